@@ -14,7 +14,7 @@ STATE = b' {"node":'
 TIME_DIGITS = 19
 """Of unix nanoseconds, from 2001 to 2286."""
 FORGETFUL = ("broker-kill", "leader-kill", "all-brokers-kill", "broker-wipe", "all-brokers-wipe")
-"""Kinds of faults after which a word that was heard may be on no stream: STATE is not synced to disk."""
+"""Kinds of faults after which a message that was read may be on no stream: STATE is not synced to disk."""
 
 
 def judge(folder: Path) -> list[str]:

@@ -51,7 +51,7 @@ class Recorder:
     """Follows all streams at `urls` while it runs, as an async context, into the file."""
 
     def __init__(self, urls: list[str], file: Path, heard: Callable[[Word], None]) -> None:
-        """`heard` is called with each word."""
+        """`heard` is called with each message."""
         self._urls, self._file, self._heard = urls, file, heard
         self._next = dict.fromkeys(STREAMS, 1)
         self._known: OrderedDict[tuple[str, str, int, str], None] = OrderedDict()

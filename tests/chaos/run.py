@@ -51,7 +51,7 @@ class Outcome:
     done: list[Done] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     deaths: list[Death] = field(default_factory=list)
-    """Who has ended by itself."""
+    """Processes that have exited by themselves."""
     ready_at: float = 0.0
     """When the first pod had its slice, in unix seconds."""
     ended_at: float = 0.0

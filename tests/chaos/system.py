@@ -229,7 +229,7 @@ class System:
         return [name for name in self.services if self.node_of(name)]
 
     def died(self) -> list[Death]:
-        """Who has ended by itself until now, also since the supervisor's last look."""
+        """Processes that have exited by themselves until now, also since the supervisor's last look."""
         for name, process in self.services.items():
             if name not in self.down:
                 self.deaths.note(process, time.time())
@@ -239,7 +239,7 @@ class System:
     def on_purpose(self, service: str) -> Iterator[Process]:
         """A service that may be dead meanwhile; runs in the end."""
         process = self.services[service]
-        self.deaths.note(process, time.time())  # before anybody does something to it
+        self.deaths.note(process, time.time())  # before any fault is done to it
         self.down.add(service)
         try:
             yield process

@@ -1,4 +1,4 @@
-"""Who dies by itself fails a run, and what is dead is not killed: without a system, on small processes."""
+"""A process that exits by itself fails a run, and a dead one is not killed: without a system, on small processes."""
 
 import json
 import sys

@@ -18,7 +18,7 @@ def look(rig, gpu, *devices):
 
 
 def test_a_whole_gpu_tells_what_it_does_and_which_process_does_it(make_devices):
-    """Who has a GPU and lets it stand would look like who works on it."""
+    """A tenant that lets its GPU stand would look like one that works on it."""
     rig = make_devices(A100S)
     _, gpu = rig.uuids()
     (idle,) = look(rig, gpu, gpu)
@@ -49,7 +49,7 @@ def test_a_mig_device_before_hopper_tells_its_memory_and_not_how_busy_it_is(make
 
 
 def test_a_mig_device_of_a_hopper_tells_how_busy_it_is(make_devices):
-    """Each tenant of a GPU would be told what all of them together do."""
+    """Each tenant of a GPU would see what all of them together do."""
     rig = make_devices(H100S)
     gpu, whole = rig.uuids()
     _, one = rig.make("3g.40gb", 4)

@@ -263,7 +263,7 @@ def test_a_gpu_of_another_node_is_said_to_be_lost(rig):
 
 
 def test_the_driver_tells_of_a_critical_error_and_the_gpu_gets_no_new_slices(make_devices):
-    """New tenants would be put on a GPU whose memory is broken, and those on it would not be told."""
+    """New tenants would be put on a GPU whose memory is broken, and those on it would not learn of it."""
     rig = make_devices(TWO)
     backend, (a100, h100) = rig.backend, rig.uuids()
     _, uuid = rig.make("3g.40gb", 4, gpu=1)

@@ -132,7 +132,7 @@ async def test_a_server_that_says_nothing_just_when_nobody_waits_any_more_ends_n
 
 
 async def test_a_reading_of_a_server_that_freezes_ends_in_a_sentence(nats: NatsRig) -> None:
-    """Who types `sluice explain` beside a broker that hangs gets an answer."""
+    """`sluice explain` beside a broker that hangs gets an answer."""
     await say(await nats.bus(), place("a"), 0)
     (server,) = nats.broker.servers
     async with open_history(nats.broker.url, name="console", timeout_s=1.0) as history:

@@ -61,7 +61,7 @@ async def test_an_empty_bus_is_known_to_be_empty(bus: Bus) -> None:
 async def test_a_reading_ends_although_what_it_was_promised_has_run_out(rig: Rig, monkeypatch) -> None:
     """A service that starts when only closing words are left, and they expire just then, would not work for minutes."""
     if isinstance(rig, MemoryRig):
-        pytest.skip("in one process nothing passes between being told what there is and having it")
+        pytest.skip("in one process nothing passes between an announcement and its message")
     bus = await rig.bus()
     pull = Reader._pull
     # Of three servers the one that serves the reading may be the last to let go of it.

@@ -159,7 +159,7 @@ async def kill(process: asyncio.subprocess.Process) -> None:
 
 
 class AgentProcess(AgentDriver):
-    """An agent of one node as a process, which a test ends and starts again, and who stands in before it."""
+    """An agent of one node as a process, which a test ends and starts again, and the stand-ins for its services."""
 
     def __init__(self, node: NodeName, folder: Path, broker, bus, uuids=None, **settings: object) -> None:
         """`settings` are variables of each of its lives."""
@@ -222,7 +222,7 @@ def _none_left(folder: Path) -> bool:
 
 
 def runs(pid: int) -> bool:
-    """Whether a process runs: one that waits for its parent to hear of its end does not."""
+    """Whether a process runs: a zombie does not."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     return False

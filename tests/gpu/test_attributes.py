@@ -15,7 +15,7 @@ CLIENT_MIB = 512
 
 
 def test_every_gpu_tells_what_placing_needs_to_know(backend, gpus, hardware_report: HardwareReport) -> None:
-    """A GPU without a UUID, memory or SMs could not be given to anybody, or be given twice."""
+    """A GPU without a UUID, memory or SMs could not be granted, or be granted twice."""
     import pynvml  # noqa: PLC0415 - NVML's own words, beside ours
 
     assert len({gpu.uuid for gpu in gpus}) == len(gpus)
@@ -93,7 +93,7 @@ def test_reading_one_gpu_says_what_reading_all_says(backend, gpus) -> None:
 
 
 def test_waiting_for_trouble_ends_in_time_and_hears_of_none(backend, gpus) -> None:
-    """An agent that hangs in this call never stops; one that hears of errors that are none marks good GPUs bad."""
+    """An agent that hangs in this call never stops; one that takes calm for errors marks good GPUs bad."""
     began = time.monotonic()
     heard = backend.troubled(1.0)
     assert time.monotonic() - began < 30.0

@@ -60,7 +60,7 @@ class Outcome:
     offered_per_s: float = 0.0
     bound: int = 0
     told_full: int = 0
-    """Requests that were told that as many wait as may."""
+    """Requests that were answered that as many wait as may."""
     before_p99_s: float = 0.0
     recovered_s: float = math.inf
     """From the last withdrawal on the bus until probes were as quick as before, and stayed so."""
@@ -70,7 +70,7 @@ class Outcome:
 
 
 class Source:
-    """Asks on the bus, and hears what is answered."""
+    """Publishes requests on the bus, and observes the answers."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus

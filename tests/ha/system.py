@@ -128,7 +128,7 @@ class System:
         return [process for name, process in self.services.items() if name.startswith(service)]
 
     async def working(self, service: str) -> Process:
-        """Who of a service works: the lease says so; of inventories the first that runs. Waits for one, bounded."""
+        """The working replica of a service, by its lease; of inventories the first that runs. Waits, bounded."""
         role = LEASES.get(service)
         if role is None:
             return next(process for process in self.copies(service) if process.runs)

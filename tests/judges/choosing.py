@@ -125,7 +125,7 @@ class Chooser:
         )
 
     def is_idle(self, gpu: GpuReport) -> bool:
-        """Whether nothing is on it, of ours or anybody's."""
+        """Whether nothing is on it, of ours or of others."""
         foreign, out = taken_from_us(gpu)
         return not self.truth.board(gpu.uuid).spans() and not foreign and not out
 

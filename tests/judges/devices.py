@@ -168,7 +168,7 @@ class _Said:
         return self.slices.setdefault(allocation, Slice(allocation, request))
 
     def owners(self) -> dict[str, list[Slice]]:
-        """Device to the slices that were told of it."""
+        """Device to the slices that were published with it."""
         found: dict[str, list[Slice]] = {}
         for one in self.slices.values():
             for uuid in one.devices:

@@ -16,7 +16,7 @@ OTHERS = ""
 
 
 class Bus:
-    """The streams, who reads them, and who hears of everything at once: the judge."""
+    """The streams, their readers, and the judge, which observes everything at once."""
 
     def __init__(self, clockwork: VirtualClock) -> None:
         """Start without messages and readers."""

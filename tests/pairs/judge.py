@@ -47,14 +47,14 @@ class Judge:
         self.evicted: list[tuple[float, RequestId, str]] = []
         """When, who, and the name under which it comes again."""
         self.blocked: list[tuple[float, RequestId]] = []
-        """When, and who could not be evicted then."""
+        """When, and which requests could not be evicted then."""
         self.failed: dict[AllocationId, None] = {}
         self.edited: list[tuple[float, RequestId]] = []
         """When the word of an edited request landed, again maybe."""
         self.made: dict[AllocationId, None] = {}
         """Allocations that were ready at any time."""
         self.of_allocation: dict[AllocationId, RequestId] = {}
-        """Whose each allocation is or was."""
+        """The request of each allocation that is or was."""
         self.revoked_at: dict[AllocationId, float] = {}
         self.standing: dict[AllocationId, msg.Grant | msg.Revoke] = {}
         """What is booked and not gone."""
@@ -76,7 +76,7 @@ class Judge:
     # -- what agents and the source do -----------------------------------------------------------------------------
 
     def makes(self, booking: msg.Booking, there: Iterable[msg.Booking]) -> None:
-        """An agent begins with a slice: it is in no one's way."""
+        """An agent begins with a slice: it is in no request's way."""
         for other in there:
             if in_the_way(booking, other):
                 raise ViolationError("made twice", f"{booking.devices} over {other.devices} of {other.allocation}")

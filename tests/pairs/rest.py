@@ -19,7 +19,7 @@ EVICTED_MAX = 3
 IN_VAIN_MAX = 2
 """So often others may be evicted for a pod that gets no slice of it."""
 EVICTING_S = 25.0
-"""Who was evicted for a pod that ended sooner was not evicted in vain."""
+"""A pod that was evicted for one that ended sooner was not evicted in vain."""
 
 
 class Rest:
@@ -35,7 +35,7 @@ class Rest:
     # -- no process goes on --------------------------------------------------------------------------------------------
 
     def nobody_writes(self, since: float, evicted_before: int) -> None:
-        """Nothing is decided any more, and what is said of who waits is said seldom."""
+        """Nothing is decided any more, and reasons to wait are published seldom."""
         late = [each for each in self.judge.written if each.at > since]
         decided = [each for each in late if not each.subject.startswith("sluice.waiting")]
         if decided:
@@ -71,13 +71,13 @@ class Rest:
         if booking.allocation in self.judge.failed or is_edited:
             return False  # nor is it the allocators' fault where its GPU, or its owner, thinks better of it
         if booking.request in victims or any(at < when < until and who in victims for when, who in self.judge.blocked):
-            return False  # a budget came in between: no one could know that beforehand
+            return False  # a budget came in between: no allocator could know that beforehand
         return any(at < when < until and who in victims for when, who, _ in self.judge.evicted)
 
     # -- nothing is left over --------------------------------------------------------------------------------------
 
     def who_has_what(self) -> None:
-        """Who is bound has one slice and nothing else; who waits has at most a promise; no other pod has anything."""
+        """A bound request has one slice and nothing else, a waiting one at most a promise; no other pod has any."""
         entries: dict[RequestId, list[Grant]] = {}
         for entry in self.world.ledger.values():
             if isinstance(entry, Revoke):

@@ -48,7 +48,7 @@ GOES_ON_MAX = 60
 """So often a core may go on with what is unfinished in the last seconds of the calm."""
 LAST_S = 5.3
 GOES_ON_IN_CALM_MAX = 1500
-"""The same while it comes to rest: who spins goes on a thousand times a second."""
+"""The same while it comes to rest: a loop goes on a thousand times a second."""
 
 
 @dataclass(frozen=True, slots=True)

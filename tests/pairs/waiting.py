@@ -94,7 +94,7 @@ class Waiting:
         return place
 
     def _could_be_promised(self, pod: Pod, asked: msg.AllocationRequested) -> bool:
-        """Whether it is the first who waits, or nothing is promised yet, and there is a place it could wait for."""
+        """Whether it is first in the queue, or nothing is promised yet, and there is a place it could wait for."""
         if self.rules.promises_percent == 0 or (any(self.ctx.promised.of_model.values()) and not self._is_first(pod)):
             return False
         limits = _Limits(self.ctx, (0, 0, pod.uid))
@@ -148,7 +148,7 @@ class Waiting:
             raise ViolationError("job waits for nothing", f"{of.group}: {self.world.waiting[members[0].uid].message}")
 
     def who_is_on_a_larger_one(self) -> None:
-        """Who is to return from a larger profile does, where the one it asked for is free, and that is less."""
+        """A pod with a larger profile returns where the one it asked for is free, and that is less."""
         for request, bound in self.world.bindings.items():
             asked = self.world.requests.get(request)
             if (

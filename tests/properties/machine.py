@@ -71,7 +71,7 @@ class FleetMachine(ChangingFleet):
         self.asked: dict[AllocationId, PlaceRequest] = {}
         """What each that was ever booked asked for."""
         self.going: dict[AllocationId, int] = {}
-        """Who may be evicted, at which priority."""
+        """Pods that may be evicted, at which priority."""
 
     # -- requests --------------------------------------------------------------------------------------------------
 
@@ -277,7 +277,7 @@ class FleetMachine(ChangingFleet):
             if what == "ask":
                 answers.append(find_place(fleet, args[0]))
             elif what == "look":
-                find_place(fleet, args[0])  # nodes are named apart, by the labels that anybody has asked for
+                find_place(fleet, args[0])  # nodes are named apart, by the labels that some request has asked for
             else:
                 attrgetter(what)(fleet)(*args)
         assert answers == self.answers

@@ -22,7 +22,7 @@ class Choices:
     """Judges grants by who else was there, and orders by what they are for."""
 
     def __init__(self, judge: SharingJudge) -> None:
-        """Look at what `judge` has heard."""
+        """Look at what `judge` has observed."""
         self.judge = judge
         self.facts = judge.facts
 
@@ -170,10 +170,10 @@ class Choices:
         said = self.facts.of["waiting"].get(request)
         return said.reasons[0].reason if isinstance(said, msg.Pending) and not self._has_answer(request) else None
 
-    # -- who waits -------------------------------------------------------------------------------------------------
+    # -- waiting ---------------------------------------------------------------------------------------------------
 
     def nobody_waits_for_nothing(self) -> None:
-        """Who would fit where nothing is promised has a place: what is freed is given in the same moment."""
+        """No waiting pod would fit where nothing is promised: what is freed is granted in the same moment."""
         truth, looked_at = self._nothing_promised(), []
         for asked in self._who_might_fit().values():
             asking = exactly(asked)
@@ -201,7 +201,7 @@ class Choices:
         }
 
     def _nothing_promised(self) -> Truth:
-        """All that is booked, and no GPU to be had on which anybody is promised a place."""
+        """All that is booked, and no GPU to be had on which a request is promised a place."""
         truth = self.judge.truth()
         for promise in self.judge.promises():
             for device in promise.booking.devices:

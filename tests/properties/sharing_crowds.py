@@ -11,7 +11,7 @@ CROWD_MAX = 29
 LARGE = ("7g.40gb", "4g.24gb")
 SMALL = ("1g.5gb", "2g.10gb", "3g.20gb", "2g.12gb")
 SETTLES_S = 70.0
-"""Longer than a pod is left alone after it was moved, and than anybody's patience with a successor."""
+"""Longer than a pod is left alone after it was moved, and than any wait for a successor."""
 
 
 def one(profile: str) -> tuple[Claim, ...]:

@@ -51,7 +51,7 @@ class Facts:
         return [each for each in entries if isinstance(each, msg.Grant) and each.booking.request == request]
 
     def living(self) -> dict[str, msg.AllocationRequested]:
-        """Who asks, and was not told that it is over."""
+        """Requests whose end is not published."""
         over = (msg.Released, msg.Refused)
         return {
             request: asked
@@ -60,7 +60,7 @@ class Facts:
         }
 
     def bound(self) -> dict[str, msg.Grant]:
-        """Who is bound to something that stands, and to what."""
+        """Requests that are bound to something that stands, and to what."""
         found = {}
         for request, binding in self.of["binding"].items():
             entry = self.of["ledger"].get(binding.allocation) if isinstance(binding, msg.Bound) else None

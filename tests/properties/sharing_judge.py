@@ -57,9 +57,9 @@ class SharingJudge:
         self.failed: dict[str, None] = {}
         """Requests of which a slice could not be made: they may avoid a GPU for a while."""
         self.begun: dict[tuple[str, str], None] = {}
-        """Groups of which anybody was ever bound."""
+        """Groups of which a member was ever bound."""
         self.ever_of: dict[tuple[str, str], dict[str, None]] = {}
-        """Who was ever of a group."""
+        """All members a group ever had."""
         self.had_slice: dict[str, None] = {}
         """Requests that ever had a slice that was ready."""
         self.adjusted: dict[str, None] = {}

@@ -19,7 +19,7 @@ class Sizes:
     """Judges what a refusal says would fit."""
 
     def __init__(self, world: SharingWorld, judge: SharingJudge) -> None:
-        """Look at what `judge` has heard in this world."""
+        """Look at what `judge` has observed in this world."""
         self.world = world
         self.judge = judge
 

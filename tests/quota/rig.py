@@ -99,7 +99,7 @@ class Scheduler(Lines):
 
 
 class Rig:
-    """A device, and who uses it. A context: everything that was started is stopped, every file removed."""
+    """A device and its processes. A context: everything that was started is stopped, every file removed."""
 
     def __init__(self, built: Built) -> None:
         self.built = built

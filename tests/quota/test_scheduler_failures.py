@@ -173,7 +173,7 @@ def test_nonsense_from_a_scheduler_is_ignored(rig: Rig) -> None:
 
 
 def test_a_flood_hurts_only_the_one_who_sends_it(rig: Rig) -> None:
-    """Anybody in a pod can write to its socket."""
+    """Any process in a pod can write to its socket."""
     rig.start_scheduler()
     rig.add("a", request=0.5)
     rig.add("b", request=0.5)

@@ -31,7 +31,7 @@ LISTENERS = {
 """Every setting with a listening address. The control sockets are files in a folder of their owner's."""
 OPENERS = {
     "services/console/sluice_console/shell/web/listen_address.py": "--listen of `sluice web`, --web of `sluice up`",
-    "libs/sluice/runtime/addresses.py": "what listens everywhere, for those below that were told to",
+    "libs/sluice/runtime/addresses.py": "what listens everywhere, for those below that are set to",
     "libs/sluice/runtime/prometheus/http_page.py": "metrics_address",
     "libs/sluice/runtime/nats_server/free_ports.py": "free ports of the loopback, for the broker of `sluice up`",
     "libs/sluice/runtime/grpc/transport.py": "grpc_address, health_address, and Unix sockets",

@@ -102,7 +102,7 @@ def revoked_half_way(rig: Rig) -> None:
 
 
 def in_use(times: int) -> Callable[[Rig], None]:
-    """The driver says IN_USE so many times; from `quarantine_after` on people must have been told."""
+    """The driver says IN_USE so many times; from `quarantine_after` on it must have been reported to people."""
 
     def run(rig: Rig) -> None:
         held = rig.grant(sliced(rig, 0, "3g.20gb", 0, 4))

@@ -88,7 +88,7 @@ class StrikingJournal(Journal):
         self._strike: Strike | None = None
         self._count = 0
         self.missed: Callable[[tuple[Any, ...]], object] = _nobody_hears
-        """Who hears what the driver says while death waits, afterwards."""
+        """Collects what the driver says while death waits, for afterwards."""
 
     def arm(self, strike: Strike | None) -> None:
         self._count = 0
@@ -122,7 +122,7 @@ class StrikingJournal(Journal):
 
 
 def _nobody_hears(frame: tuple[Any, ...]) -> object:
-    raise AssertionError(f"{frame} came before anybody listens")
+    raise AssertionError(f"{frame} came before its listener")
 
 
 def name_of(record: Record) -> str:

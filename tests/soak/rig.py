@@ -150,7 +150,7 @@ class Rig:
         while not self._armed:
             life = self.counts.lives
             self._send("arm", strike)
-            self.until(lambda life=life: self._armed or self.counts.lives != life, "the agent hears")
+            self.until(lambda life=life: self._armed or self.counts.lives != life, "the agent to receive it")
 
     @property
     def has_struck(self) -> bool:
@@ -170,7 +170,7 @@ class Rig:
         self._tell(self.broker.revoke(held))
 
     def finish(self, held: Held) -> None:
-        """It is gone: close its entry, hear the closing word, forget it. One cycle is done."""
+        """It is gone: close its entry, observe the closing message, forget it. One cycle is done."""
         self._tell(self.broker.close(held))
         self.until(lambda: held.is_gone and held.word.closing, f"{held.allocation} gets its closing word")
         self.broker.forget(held)

@@ -146,7 +146,7 @@ class Scene:
         return name not in pods if name else not pods
 
     async def given_back(self, within_s: float = WAIT_S) -> None:
-        """Nothing of anybody is left: no request, no place in a ledger, no instance, no ticket."""
+        """Nothing is left of any pod: no request, no place in a ledger, no instance, no ticket."""
 
         def is_empty() -> bool:
             fleet_state = self.live.fleet_state

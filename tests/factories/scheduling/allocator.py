@@ -235,7 +235,7 @@ class Bench:
         return [word for each in requests for word in self.words(self.request(each))]
 
     def run(self, request: msg.AllocationRequested) -> msg.Grant:
-        """A pod asks, is granted a place (others may be told something, too), and has its slice."""
+        """A pod asks, is granted a place (others may get messages, too), and has its slice."""
         (grant,) = only(msg.Grant, self.asks(request))
         self.settle(self.ready(grant))
         return grant

@@ -57,7 +57,7 @@ class Cost:
     wall_s: float
     cpu_s: float
     turn_ms: float
-    """The longest single step of the core, or that the event loop was not there for anybody else."""
+    """The longest single step of the core, or time that the event loop was not there for others."""
 
     @property
     def cpu_us(self) -> float:
@@ -186,7 +186,7 @@ class Watcher:
 
 @dataclass(slots=True)
 class Scene:
-    """A cluster, a broker, and who answers."""
+    """A cluster, a broker, and the services that answer."""
 
     size: Size
     server: Replay

@@ -3,7 +3,7 @@ Pods of the trace through the placement core, one after another; without a place
 
 GPU pods are placed by the core, which knows CPU and memory of the nodes. Pods without GPU are not its business: they
 go where kube-scheduler would put them by default (`LeastAllocated`: the node with the largest parts of its CPU and
-memory left), and the core hears of it as it does in life, by the node having less. All pods are of one trust domain.
+memory left), and the core observes it as in production, by the node having less. All pods are of one trust domain.
 """
 
 from collections.abc import Callable, Iterable
