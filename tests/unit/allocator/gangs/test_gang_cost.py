@@ -107,7 +107,7 @@ def test_a_place_that_is_lost_after_an_earlier_give_back_costs_the_others_nothin
 
 
 def test_a_pod_that_runs_keeps_its_slice_whatever_size_its_job_is_said_to_have():
-    """The broker was wiped, so no binding speaks for it: it would be killed for an edited annotation."""
+    """The broker was wiped, so no binding keeps it: it would be killed for an edited annotation."""
     bench = fleet(3)
     asks = []
     for number, (name, size) in enumerate((("a", 2), ("b", 3))):

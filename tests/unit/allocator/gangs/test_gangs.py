@@ -27,7 +27,7 @@ def test_a_job_that_fits_only_in_part_gets_nothing_and_is_told_whose_place_is_mi
     bench = fleet(2)
     said = bench.asks(*(member(name, WHOLE, size=3) for name in "abc"))
     assert not grants(said)
-    last = waits(tick(bench, 1))["c"]  # it brought the search, whose outcome its first words could not know
+    last = waits(tick(bench, 1))["c"]  # it brought the search, whose outcome its first message could not know
     for why in (waits(said)["a"], last):
         assert [each.reason for each in why.reasons][:1] == [WaitReason.GROUP_NOT_FIT]
         assert "2 of 3 pods of group train have a place; the 3rd (c): " in why.message
@@ -186,9 +186,9 @@ def test_pods_of_a_running_job_are_bound_again_after_a_wipe():
 
 
 def test_a_running_job_gives_nothing_back_before_its_source_has_said_what_it_has():
-    """An old word of one pod landed after a wipe, and nothing of the others: a job that runs would lose that slice."""
+    """An old message of one pod landed after a wipe, and nothing of the others: a running job would lose that slice."""
     bench = fleet(2)
-    a = member("a", WHOLE, source=SourceName("cluster"))  # it has not spoken in this life
+    a = member("a", WHOLE, source=SourceName("cluster"))  # it has not published in this incarnation
     half = grant_of("node-0", a, adopted=True)
     bench.words(bench.reads(half))
     bench.words(bench.ready(half))

@@ -195,7 +195,7 @@ def grants_of(bench: Bench) -> list[msg.Grant]:
 
 
 def test_room_is_made_for_a_large_request(tidy):
-    """The whole story: promised, the small one's next place booked, evicted, both placed."""
+    """The whole course: promised, the small one's next place booked, evicted, both placed."""
     tidy.asks(asked("large", WHOLE))
     passes(tidy, COOLDOWN_S - 60)
     promise, kept, ordered = passes(tidy, 180)

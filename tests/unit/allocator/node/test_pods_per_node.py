@@ -1,4 +1,4 @@
-"""So many pods with slices per node, where an operator says so: counted until they are really gone, and told."""
+"""So many pods with slices per node, where an operator says so: counted until they are really gone, and shown."""
 
 import pytest
 from factories.scheduling.allocator import Bench, asked, claim, gpu_report, only, snapshot, working_allocator

@@ -92,7 +92,7 @@ def test_what_its_agent_still_has_is_entered_before_the_node_is_used(bench):
 
 
 def test_a_grant_does_not_follow_a_head_that_is_being_closed(bench):
-    """Its agent speaks before the write is answered: the node looks open, and the grant would land behind the end."""
+    """Its agent publishes before the write is answered: the node looks open, and the grant would land after the end."""
     (closing,) = [w for w in bench.observe(subjects.node(NODE), REMOVED) if isinstance(w, Write)]
     bench.observe(subjects.node(NODE), news_of(snapshot("node-a", ())))
     bench.land_all(bench.request(asked("p2")))

@@ -180,7 +180,7 @@ def test_a_seed_changes_the_order_of_one_moment_and_nothing_else():
 
 
 def test_a_policy_of_the_run_holds_for_pods_that_name_none():
-    """`spread` puts two small pods on two GPUs; a pod's own word is stronger."""
+    """`spread` puts two small pods on two GPUs; a pod's own policy is stronger."""
     small = [arrive(0, "a", profile="1g.5gb"), arrive(0, "b", profile="1g.5gb")]
     own = [arrive(0, "a", profile="1g.5gb"), arrive(0, "b", profile="1g.5gb", gpu_policy="binpack")]
 

@@ -170,7 +170,7 @@ def test_a_gpu_that_is_given_back_is_cut_up_again():
 
 
 def test_it_is_said_what_is_in_use_and_what_is_not_there_at_all():
-    """A person could not tell whether to wait, or to talk to the administrator."""
+    """A person could not know whether to wait, or to talk to the administrator."""
     shop = Shop(fixed("n", LAYOUT, LAYOUT, SEVENTHS))
     for _ in range(2):
         assert shop.take(claim(profile="3g.20gb")) is not None

@@ -118,7 +118,7 @@ def test_equal_devices_are_taken_in_one_order_by_every_policy() -> None:
 
 
 def test_of_equally_used_gpus_packing_takes_the_smaller() -> None:
-    """The large one is kept for those whom only it can serve; spreading does the opposite."""
+    """The large one is kept for requests that only it can serve; spreading does the opposite."""
     small = DeviceUse(used_permille=500, free_slices=2, rank=(1,), numa=None, order=5)
     large = DeviceUse(used_permille=500, free_slices=4, rank=(1,), numa=None, order=0)
     assert policy_for("", "binpack", POOL).key(small) < policy_for("", "binpack", POOL).key(large)
@@ -153,7 +153,7 @@ def test_what_is_no_policy_is_told_with_what_would_be(node_policy: str, gpu_poli
 
 
 def test_only_some_policies_make_chains() -> None:
-    """Every pair of a chain is either taken or refused in words, and never fails later."""
+    """Every pair of a chain is either taken or refused with a reason, and never fails later."""
     for one, other in product(GPU_POLICIES, repeat=2):
         why = check_names("", f"{one},{other}")
         taken = one != other and {one, other} <= set(CHAINABLE) and {one, other} != {"binpack", "spread"}

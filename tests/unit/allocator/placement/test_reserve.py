@@ -1,4 +1,4 @@
-"""A place for later: on whom it waits, that no pod is waited for in vain, and that it is really to be had then."""
+"""A place for later: what it waits for, that no pod is waited for in vain, and that it is really to be had then."""
 
 from random import Random
 

@@ -114,7 +114,7 @@ def moves(said: list) -> list[msg.Grant]:
 
 
 def test_who_may_be_moved_back_is_looked_at_a_few_at_a_time():
-    """mig-adapter 7: with every word about any pod it went through all nodes and all pods."""
+    """mig-adapter 7: with every message about any pod it went through all nodes and all pods."""
 
     def calls(pods: int) -> int:
         bench = working_allocator()

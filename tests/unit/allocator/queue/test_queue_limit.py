@@ -1,4 +1,4 @@
-"""More requests than the queue takes: told so, looked at in their turn, never lost."""
+"""More requests than the queue takes: with a reason, looked at in their turn, never lost."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What is left of slices that are nowhere any more, because broker and disk were lost: words, memories, tickets."""
+"""What is left of slices that are nowhere any more, because broker and disk were lost: messages, memories, tickets."""
 
 import msgspec
 import pytest
@@ -117,7 +117,7 @@ def test_a_pod_whose_slice_is_just_taken_back_is_given_no_other(empty, lost):
 
 
 def test_a_slice_that_such_a_pod_was_given_elsewhere_is_waived_and_taken_back(empty):
-    """It was granted before its source's word was read again: a pinned pod cannot use it."""
+    """It was granted before its source's message was read again: a pinned pod cannot use it."""
     opened(empty)
     empty.add_nodes("node-b")
     grant = msg.Grant(revision=1, incarnation=INCARNATION, booking=whole_gpu("p1_new_1", node=OTHER))

@@ -61,7 +61,7 @@ def is_gone(bench: Bench, name: str) -> set[str]:
 
 
 def test_a_pod_that_the_bus_has_forgotten_keeps_others_out_as_long_as_it_has_its_slice() -> None:
-    """A broker that was restarted forgets its latest words: two replicas would be on one host until they are said."""
+    """A restarted broker forgets its latest messages: two replicas would be on one host until they are back."""
     bench = bench_of(**{"gpu-1": facts()})
     assert ask(bench, pod("a", ONE_PER_HOST)) == ["gpu-1"]
     bench.words(bench.ready(grants(bench)["a"]))

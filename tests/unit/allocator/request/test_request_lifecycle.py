@@ -1,4 +1,4 @@
-"""One request's life in the allocator's core, as whole lists of instructions."""
+"""One request from its ask to its end in the allocator's core, as whole lists of instructions."""
 
 import itertools
 
@@ -45,7 +45,7 @@ def test_a_container_has_of_the_driver_what_it_chose_or_what_its_profile_is_made
 
 
 def test_a_pod_that_ends_gives_its_place_back_in_the_right_order(bench):
-    """Revoke, then (after SliceGone) Closed and Released, each once, closing words with a TTL."""
+    """Revoke, then (after SliceGone) Closed and Released, each once, closing messages with a TTL."""
     grant = bench.bound("p1")
     (revoke,) = bench.withdraw("p1")
     assert revoke == msg.Revoke(revision=2, incarnation=INCARNATION, booking=grant.booking, cause="pod gone")
@@ -98,7 +98,7 @@ def test_a_rebooted_node_gives_the_pod_its_new_strings(bench):
 
 
 def test_the_same_word_twice_changes_nothing(bench):
-    """Duplicates of a request, a slice's word and a binding cause no instruction."""
+    """Duplicates of a request, a slice's message and a binding cause no instruction."""
     grant = bench.bound("p1")
     assert bench.request(asked("p1")) == bench.ready(grant) == []
 

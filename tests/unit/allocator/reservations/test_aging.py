@@ -124,7 +124,7 @@ def test_a_promise_on_a_node_that_restarts_and_is_cordoned_is_given_up(full: Ben
 
 
 def test_people_are_told_what_a_promise_waits_for(full: Bench):
-    """`sluice explain` names the place, whom it waits for, and that something else may come first."""
+    """`sluice explain` names the place, what it waits for, and that something else may come first."""
     full.passes(AFTER_S)
     stands = how_it_stands(full.allocator.ctx, RequestId("big"))
     assert stands.message == (

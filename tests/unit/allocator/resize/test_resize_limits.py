@@ -241,7 +241,7 @@ def test_on_a_node_that_was_removed_nothing_is_changed(bench, memory_mib):
     sentence = "node-a was removed: its Node object was deleted; retry when its node agent has reported"
     assert is_refused() == sentence  # its head is being closed
     assert bench.observe(subjects.node(NODE), news) == []
-    assert "is not open" in is_refused()  # its agent has spoken, and the head's end may still land
+    assert "is not open" in is_refused()  # its agent has published, and the head's end may still land
     assert bench.observe(subjects.node(NODE), removed) == []
     assert bench.settle([closing]) == [closing]
     assert is_refused() == sentence

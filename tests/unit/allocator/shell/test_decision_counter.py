@@ -42,7 +42,7 @@ def phases(counts) -> dict[str, tuple[int, float]]:
 
 
 def served(bench, name: str) -> msg.Grant:
-    """A request, from its word to `Bound`: 1 s, 2 s and 4 s apart."""
+    """A request, from its message to `Bound`: 1 s, 2 s and 4 s apart."""
     bench.now += 100
     (write,) = bench.land_all(bench.request(asked(name, claim(profile="1g.5gb"))))
     grant = write.message
@@ -101,7 +101,7 @@ def read_anew(bench, entries, *, incarnation: str = "1000", said_meanwhile=()) -
 
 @pytest.fixture
 def said(monkeypatch):
-    """The last values there are, as a reading tells them."""
+    """The last values there are, as a reading returns them."""
     values = {}
     handle = Bench.handle
 
@@ -226,7 +226,7 @@ def test_who_watches_sees_who_waits_for_what_and_how_long(bench):
     kind = ("exclusive", "7g.40gb")
     assert {name: found for name, found in shown(bench).items() if name.startswith("sluice_queue")} == {
         "sluice_queue_requests": {kind: 2},
-        "sluice_queue_first_waits_seconds": {kind: 0},  # no event has told it of the time
+        "sluice_queue_first_waits_seconds": {kind: 0},  # no event has carried the time to it
         "sluice_queue_outside": {(): 0},
     }
     requests = {"asked": 3, "bound": 1, "refused": 0, "rejected": 0, "waiting": 2}

@@ -112,7 +112,7 @@ def test_of_a_new_snapshot_only_what_changed_is_new(bench):
 
 
 def test_pods_that_have_ended_leave_only_their_last_words(bench):
-    """Nothing that is wanted or remembered of a pod outlives it; its closing words run out by themselves."""
+    """Nothing that is wanted or remembered of a pod outlives it; its closing messages run out by themselves."""
     ctx = bench.allocator.ctx
     small = claim(profile="7g.40gb")
     for number in range(30):
