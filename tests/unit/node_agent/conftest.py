@@ -136,7 +136,7 @@ class Daemons:
             gpu.processes.append(Process(pid=pid, owner=owner, device=device, kind=kind))
 
     def connect(self, pid: int, owner: str = "pod-1") -> Daemon:
-        """A process of a pod becomes a client of the only daemon that lives."""
+        """A process of a pod becomes a client of the only daemon that runs."""
         (daemon,) = self.living()
         daemon.clients[pid] = owner
         self.enter(pid, daemon.order.device, owner)
@@ -196,7 +196,7 @@ class Node:
         self.waiting: deque[Any] = deque()
         self.own_done: list[Any] = []
         self.pods: dict[str, tuple[ev.PodProcess, ...]] = {}  # what runs of each pod, whatever it holds
-        self.nameless: dict[int, str] = {}  # GPUs that cannot tell their UUID when an agent starts
+        self.nameless: dict[int, str] = {}  # GPUs that do not report their UUID when an agent starts
         self.refused: list[type] = []  # the next of each is refused by the device, or the disk
         self.cdi: dict[str, tuple[do.CdiDevice, ...]] = {}  # CDI files by claim: they survive the agent
         self.no_cdi = ""  # why none can be written
@@ -407,7 +407,7 @@ class Node:
         return entry.message if entry is not None else None
 
     def says(self, allocation: str, kind: type) -> Any:
-        """The last word of a slice, which is of this kind."""
+        """The last message of a slice, which is of this kind."""
         word = self.word(allocation)
         assert isinstance(word, kind), word
         return word

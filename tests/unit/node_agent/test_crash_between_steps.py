@@ -13,7 +13,7 @@ BOTH = ((0, "3g.20gb", 4, 4), (1, "1g.5gb", 6, 1))
 
 
 def _finish(node):
-    """A new life after the crash, that is opened and ends what was begun."""
+    """A new run after the crash, that is opened and ends what was begun."""
     node.live()
     assert node.work()
     return node.word("a1")
@@ -177,6 +177,6 @@ def test_what_loses_its_compute_instance_while_it_is_made_leaves_nothing(node, i
 
 @pytest.mark.parametrize("profile", ["1g.5gb+me", "1g.5gb"])
 def test_an_instance_that_somebody_made_in_the_place_of_ours_is_left_alone(node, profile):
-    """Its user would lose it. One that looks like ours cannot be told apart, and is unused; the id is used again."""
+    """Its user would lose it. One that looks like ours cannot be distinguished, and is unused; the id is used again."""
     _changed_while_it_is_made(node, node.booking("a1", (0, "1g.5gb", 0, 1)), profile=profile)
     assert len(node.instances(0)) == (1 if profile.endswith("me") else 0)

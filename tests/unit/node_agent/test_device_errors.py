@@ -225,7 +225,7 @@ def test_a_slice_that_is_being_made_on_a_gpu_that_falls_silent_is_not_waited_for
 
 @pytest.mark.parametrize("shared", [False, True], ids=["slice", "home"])
 def test_a_gpu_whose_driver_does_not_come_back_from_a_call_counts_as_lost_until_it_does(node, shared):
-    """Its pods would wait for ever without a word, and more and more would be put there."""
+    """Its pods would wait for ever without a reason, and more and more would be put there."""
     at = (0, "3g.20gb", 4, 4)
     node.order(node.grant(node.share("a1", at) if shared else node.booking("a1", at)))
     hanging = node.up_to(do.CreateGpuInstance)

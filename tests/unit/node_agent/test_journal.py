@@ -59,7 +59,7 @@ def test_what_a_crash_tore_off_is_dropped(directory):
 
 
 def test_what_was_written_is_there_for_the_next_life_although_no_disk_was_waited_for(tmp_path):
-    """An agent that dies between a step and the next sync has still told its successor what it did."""
+    """An agent that dies between a step and the next sync has still left its successor what it did."""
     directory = tmp_path / "n1"
     journal = Journal(directory, "n1")
     journal.write([_stone(1)])
@@ -140,7 +140,7 @@ def test_any_flipped_bit_is_noticed(directory):
 
 
 def test_a_line_that_is_missing_doubled_or_moved_is_noticed(directory):
-    """Records count by their order, so another order is another story."""
+    """Records count by their order, so another order is another history."""
     path = directory / "journal"
     lines = path.read_bytes().splitlines(keepends=True)
     wrong = ([*lines[:1], *lines[2:]], [*lines, lines[-1]], [lines[0], lines[2], lines[1], *lines[3:]])
@@ -152,7 +152,7 @@ def test_a_line_that_is_missing_doubled_or_moved_is_noticed(directory):
 
 
 def test_an_emptied_or_removed_journal_is_not_a_new_one(directory):
-    """A lost journal is said to be lost, also while no instance is there to tell."""
+    """A lost journal is said to be lost, also while no instance is there to show it."""
     (directory / "journal").write_bytes(b"")
     assert "its end is lost" in _records(directory).problem
     (directory / "journal").unlink()

@@ -115,7 +115,7 @@ def test_nothing_is_done_before_the_node_is_opened_for_this_run(new_node):
 
 
 def test_an_order_of_another_incarnation_is_not_carried_out(node):
-    """What was decided in an earlier life of the broker is decided again."""
+    """What was decided in an earlier incarnation of the broker is decided again."""
     grant = msgspec.structs.replace(node.grant(node.booking("a1", (0, "2g.10gb", 4, 2))), incarnation=Incarnation("0"))
     assert node.own(node.order(grant)) == []
     assert node.agent.snapshot().slices == ()
@@ -152,7 +152,7 @@ def test_a_closed_slice_is_said_gone_with_an_end_and_its_tombstone_forgotten(mak
 
 
 def test_what_is_closed_once_more_is_said_gone_once_more_with_an_end(make_node):
-    """A broker that lost its latest words shows that of before, for ever: the end of it was said long ago."""
+    """A broker that lost its latest messages shows that of before, for ever: the end of it was published long ago."""
     node = make_node(closing_ttl_s=20, tombstone_ttl_s=100.0)
     booking = node.booking("a1", (0, "2g.10gb", 4, 2))
     node.order(node.grant(booking))

@@ -1,4 +1,4 @@
-"""Daemons that died, and daemons of an earlier life."""
+"""Daemons that died, and daemons of an earlier run."""
 
 from factories.gpus.shared_devices import ON_MIG, PLACES, WHOLE, is_clean
 
@@ -54,7 +54,7 @@ def _daemon_dies(node, *, refused):
 
 
 def test_newcomers_do_not_wait_for_ever_for_a_daemon_that_does_not_start(node):
-    """A pod that was on its way when the daemon died would be pending without a word."""
+    """A pod that was on its way when the daemon died would be pending without a reason."""
     node.ready(node.share("a1", ON_MIG))
     _daemon_dies(node, refused=100)
     node.order(node.grant(node.share("a2", ON_MIG, owner="pod-2")))
@@ -140,7 +140,7 @@ def test_nobody_is_put_beside_a_process_of_which_nothing_tells(node, place):
 
 
 def left_with_a_stranger(node, place):
-    """The known tenant ends and is revoked: only the process of which nothing tells is left in the home."""
+    """The known tenant ends and is revoked: only the process that no record names is left in the home."""
     stays, daemon = lose_both_while_one_leaves(node, place)
     node.open()
     ends(node, 501)
@@ -173,7 +173,7 @@ def test_an_operator_vouches_for_a_process_of_which_nothing_tells(node, place):
 
 @PLACES
 def test_a_daemon_that_dies_is_started_again_and_its_tenants_are_told(node, place):
-    """A tenant would hang on a device that it has lost, without a word."""
+    """A tenant would hang on a device that it has lost, without a reason."""
     node.ready(node.share("a1", place), node.share("a2", place, owner="pod-2"))
     (daemon,) = node.mps.living()
     node.mps.die(daemon)

@@ -128,5 +128,5 @@ def test_a_new_slice_is_spoken_of_where_its_agent_will_write():
 
 @pytest.mark.parametrize("message", [None, replace(GRANT, revision=2), replace(GRANT, adopted=True), REVOKE])
 def test_what_was_spoken_of_before_is_not_looked_at_early(message):
-    """An agent that has said a word knows more than the broker could tell it from before that."""
+    """An agent that has published a message knows more than the broker could send it from before that."""
     assert first_status_subject(_entry(message)) is None

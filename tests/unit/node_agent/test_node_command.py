@@ -100,7 +100,7 @@ def test_a_reboot_that_no_agent_has_seen_yet_is_said():
 
 
 def test_the_page_names_everything_a_person_needs():
-    """One look: devices, whose they are, homes with their daemons, slices with their pods."""
+    """One look: devices, their tenants, homes with their daemons, slices with their pods."""
     text = shown_text(shown_by_journal(NODE, RECORDS, (report(),), boot_id="boot-1", driver_version="580"))
     assert text.splitlines() == [
         "node n1.example, from its journal and devices: no agent answers",

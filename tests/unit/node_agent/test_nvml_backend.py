@@ -416,7 +416,7 @@ def test_a_tenant_cannot_hide_its_use_behind_the_name_of_a_server(library, begin
 
 
 def test_a_gpu_that_fell_off_the_bus_is_known_by_its_handle(library, begin):
-    """It cannot tell its UUID any more: all GPUs of the node would be taken for broken."""
+    """It does not report its UUID any more: all GPUs of the node would be taken for broken."""
     gpu, other = library.gpu(), library.gpu()
     gpus = begin()
     gpu.error = LOST

@@ -111,7 +111,7 @@ def test_a_whole_gpu_is_handed_out_only_when_it_serves_no_daemon_any_more(make_n
 
 
 def test_what_an_administrator_made_where_ours_was_just_unmade_stays(node):
-    """The GPU was silent when the journal was lost, and is read only now: the mark of ours would speak for it."""
+    """The GPU was silent when the journal was lost, and is read only now: the mark would claim it for us."""
     node.serve(node.booking("a1", SMALL))
     node.remove_journal()
     node.fault(gpu_lost=0)

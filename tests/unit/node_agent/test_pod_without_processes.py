@@ -96,7 +96,7 @@ def test_a_person_who_vouches_for_what_is_left_is_believed(node):
 
 
 def test_what_waits_is_not_said_again_and_again(node):
-    """A pod that starts a process every second would be a write on the bus every second, for as long as it lives."""
+    """A pod that starts a process every second would be a write on the bus every second, for as long as it runs."""
     node.order(node.revoke(_ready(node, node.booking("a1", INSTANCE))))
     said = []
     for number in range(240):

@@ -1,4 +1,4 @@
-"""`check` of driver and GPUs: each way in which they can be wrong is found, and told with what to do about it."""
+"""`check` of driver and GPUs: each way in which they can be wrong is found, and shown with what to do about it."""
 
 from dataclasses import replace
 from unittest.mock import Mock
@@ -35,7 +35,7 @@ def test_a_driver_that_is_of_no_use_is_told(well):
     ],
 )
 def test_the_version_of_both_kernel_modules_is_read(well, text):
-    """The closed and the open module say it in different words."""
+    """The closed and the open module say it differently."""
     version_file(well).write_text(text)
     assert found(well, Check.DRIVER)[0].what == f"NVIDIA driver {DRIVER} is loaded"
 

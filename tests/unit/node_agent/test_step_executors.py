@@ -146,7 +146,7 @@ async def test_a_journal_that_refuses_ends_the_agent_in_one_sentence(executors):
 
 
 async def test_only_what_others_are_told_waits_for_the_disk(executors):
-    """A slice waits for its disk twice in its life, not at each step; and it is not said to be gone before."""
+    """A slice waits for its disk twice in all, not at each step; and it is not published as gone before."""
     synced, written = threading.Event(), []
 
     class Slow:

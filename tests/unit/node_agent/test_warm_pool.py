@@ -86,7 +86,7 @@ def test_a_homes_instance_is_kept_too(warm):
 
 @pytest.mark.parametrize("shared", [False, True], ids=["slice", "home"])
 def test_nothing_is_kept_on_a_gpu_that_does_not_say_what_is_in_it(make_node, shared):
-    """A compute instance that no record tells of would be taken for a stranger's, and its place never be free again."""
+    """A compute instance that no record names would be taken for a stranger's, and its place never be free again."""
     node = make_node(keep_warm_s=600.0)
     booking = node.share("a1", PLACE) if shared else node.booking("a1", PLACE)
     node.order(node.grant(booking))
