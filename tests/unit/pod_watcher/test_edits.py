@@ -127,7 +127,7 @@ def test_a_pod_that_kubernetes_would_refuse_is_refused_here(bench, manifest, wri
 
 
 def test_a_number_without_quotes_is_refused_with_the_cure(bench, manifest):
-    """A real API server refuses it too, with less helpful words."""
+    """A real API server refuses it too, with a less helpful text."""
     bench.edit("bad.yaml", manifest("bad", gpus="2").replace('"2"', "2"))
     assert rejected(bench)["bad.yaml"].refusal.sentence() == (
         "sluice.dev/gpus = '2': the value of an annotation is a string: put it in quotes (allowed: \"2\", in quotes)"
@@ -169,7 +169,7 @@ def test_an_edit_that_cannot_be_understood_leaves_the_pod_as_it_was(bench, manif
 
 @pytest.mark.parametrize("refused_before", [False, True])
 def test_an_edit_before_there_is_a_slice_is_a_new_revision(bench, manifest, refused_before):
-    """The pod keeps its place in the story; no second request appears."""
+    """The pod keeps its place in the timeline; no second request appears."""
     bench.edit("a.yaml", manifest("a"))
     if refused_before:
         bench.refused("w1-1")
@@ -221,7 +221,7 @@ def test_the_second_pod_of_a_name_is_refused_and_served_when_the_first_goes(benc
 
 
 def test_a_pod_without_an_ask_that_would_see_every_gpu_is_warned_of_as_in_a_cluster(bench):
-    """It is left alone, and its owner waits for a GPU that only an image or a variable speaks of."""
+    """It is left alone, and its owner waits for a GPU that only an image or a variable names."""
     head = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - name: main\n"
     bench.edit("web.yaml", f"{head}    env: [{{name: NVIDIA_VISIBLE_DEVICES, value: all}}]\n")
     bench.list()

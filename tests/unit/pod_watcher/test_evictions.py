@@ -26,7 +26,7 @@ def running(bench, manifest):
 
 
 def test_an_evicted_pod_gives_up_its_slice_and_waits_again(running):
-    """tensor-fusion §1.6: a victim is only told to go; with no controller it would never run again."""
+    """tensor-fusion §1.6: a victim is only ordered to go; with no controller it would never run again."""
     running.observe(subjects.eviction(OLD), ORDER)
     before, after = running.requests()[OLD], running.requests()[NEW]
     assert isinstance(before, msg.RequestWithdrawn)
@@ -123,7 +123,7 @@ def scene(new, manifest):
 
 
 def words(bench) -> list:
-    """A sensible word at every kind of subject that a folder's pod-watcher reads."""
+    """A sensible message at every kind of subject that a folder's pod-watcher reads."""
     facts = msg.HostFacts(cpu_cores=8.0, memory_mib=9000, pods_free=9, labels={"zone": "a"})
     return [*words_about(bench.bus, OLD, "folder"), (subjects.host("node-a"), facts)]
 

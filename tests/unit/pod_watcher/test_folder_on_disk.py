@@ -159,7 +159,7 @@ async def test_each_change_of_a_manifest_is_told_of(folder, monkeypatch):
 
 
 async def test_a_lock_that_is_let_go_is_noticed_without_a_change_of_the_file(folder):
-    """Nothing tells of it: the slice of a killed holder would wait for the next listing."""
+    """No event shows it: the slice of a killed holder would wait for the next listing."""
     leased = folder.path / "run.leased.yaml"
     leased.write_text("b: 1\n")
     held = leased.open("rb")

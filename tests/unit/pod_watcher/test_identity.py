@@ -246,7 +246,7 @@ def test_two_pod_watchers_of_one_source_do_not_duel_at_the_speed_of_the_bus(benc
 
 
 def test_the_heartbeat_goes_on_and_counts_what_lives(bench, manifest):
-    """The allocator revokes an orphan only when its source has spoken."""
+    """The allocator revokes an orphan only when its source has published."""
     bench.files |= {"a.yaml": manifest("a"), "bad.yaml": manifest("bad", gpus="0")}
     bench.list()
     epochs = []

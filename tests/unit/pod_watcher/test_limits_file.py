@@ -46,7 +46,7 @@ async def seen(path, *then) -> list[LimitsRead | LimitsUnreadable]:
 
 
 async def test_what_is_in_the_file_is_passed_on_once_and_each_change_of_it(tmp_path):
-    """An edit would need a restart; and each look would be another word in the log."""
+    """An edit would need a restart; and each look would be another line in the log."""
     path = tmp_path / "limits.toml"
     path.write_text("a")
     found = await seen(path, nothing, nothing, nothing, lambda: path.write_text("b"), nothing, nothing)

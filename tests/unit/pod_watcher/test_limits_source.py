@@ -96,7 +96,7 @@ class Watcher:
     now: float = 100.0
     told: list[str] = field(default_factory=list)
     said: int = 0
-    """How often it has told that all is said."""
+    """How often it has published that all is said."""
     core: LimitsSource = field(init=False)
 
     def __post_init__(self) -> None:

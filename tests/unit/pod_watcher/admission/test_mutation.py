@@ -147,7 +147,7 @@ def test_a_container_that_asked_for_nothing_sees_no_gpu():
 
 
 def test_an_init_container_uses_the_devices_of_a_container_that_asks_for_the_same():
-    """It is over before the others begin: a second slice for it would stand empty all the pod's life."""
+    """It is over before the others begin: a second slice for it would stand empty as long as the pod runs."""
     main, warm_up = (container(name, resources=gpu(gpu="1", gpumem="8000")) for name in ("main", "warm-up"))
     made = taken(pod(main, init=[warm_up]))
     found = asked_by(made)
@@ -220,7 +220,7 @@ def test_the_default_mode_of_a_namespace_is_written_down_where_it_fits():
 
 
 def test_a_default_mode_never_refuses_a_pod_nor_overrules_one():
-    """A default is a wish of the namespace; the pod's own words count."""
+    """A default is a wish of the namespace; the pod's own annotations count."""
     config = AdmissionConfig(default_mode="mps")
     said = {"sluice.dev/memory": "4Gi", "sluice.dev/mode": "exclusive"}
     for annotations in ({"sluice.dev/profile": "1g.5gb"}, {"sluice.dev/sm-partition": "20"}, said):

@@ -26,7 +26,7 @@ def inventory(*, stale: bool) -> NodeInventory:
 
 @pytest.fixture
 def cluster(bench):
-    """A pod-watcher that knows n1, whose agent has spoken and does not answer any more."""
+    """A pod-watcher that knows n1, whose agent has published and does not answer any more."""
     bench.list_nodes(new_node("n1"))
     bench.observe(subjects.node(N1), news())
     bench.observe(subjects.inventory(N1), inventory(stale=True))
@@ -154,7 +154,7 @@ def test_a_removal_that_has_expired_is_not_said_again(cluster):
 
 
 def test_a_node_that_an_operator_removed_while_it_answered_can_be_removed_again(bench):
-    """It spoke once more, and was never pulled again: the inventory says of it only that it was removed."""
+    """It published once more, and was never pulled again: the inventory says of it only that it was removed."""
     bench.list_nodes(new_node("n1"))
     bench.observe(subjects.node(N1), news())
     bench.create("jp", "u1")

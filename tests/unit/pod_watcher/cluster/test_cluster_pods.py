@@ -46,7 +46,7 @@ def test_an_edit_of_what_it_needs_of_a_node_is_a_new_revision_until_it_is_bound(
 
 
 def test_an_ask_that_cannot_be_understood_is_rejected_and_the_pod_told_why(bench):
-    """A pod that was gated by hand would wait for ever without a word."""
+    """A pod that was gated by hand would wait for ever without a reason."""
     bench.create("train", "u1", stored="{}")
     assert isinstance(bench.word("u1"), msg.RequestRejected)
     bench.pass_time(3)
@@ -226,7 +226,7 @@ def test_a_request_ends_when_its_containers_have(bench):
 @pytest.mark.parametrize("read", ["state last", "book last"])
 @pytest.mark.parametrize("pod", ["gone", "still there"])
 def test_a_last_word_that_the_bus_forgot_is_said_again(bench, pod, read, forgotten):
-    """A broker that died has lost it: the request would stand unclosed for as long as this process lives."""
+    """A broker that died has lost it: the request would stand unclosed for as long as this process runs."""
     bench.grant("train", "u1")
     asked = bench.word("u1")
     if pod == "gone":
@@ -395,7 +395,7 @@ def test_an_order_that_is_read_before_its_request_is_known_is_carried_out(bench,
 
 @pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies before it says so"])
 def test_an_eviction_that_never_came_about_leaves_nothing_on_the_bus(bench, new, dies):
-    """Room on the bus, and time at every start: a word for ever, of each pod that a budget kept until it ended."""
+    """Room on the bus, and time at every start: a message for ever, of each pod that a budget kept until it ended."""
     bench.grant("train", "u1")
     bench.blocked = "the disruption budget pdb needs 1 healthy pods"
     bench.order_eviction()

@@ -206,7 +206,7 @@ def test_the_allocation_of_an_earlier_slice_is_replaced_while_the_gate_is_closed
 
 
 def test_a_pod_that_waits_for_nothing_else_is_told_why_its_claim_is_not_allocated(dra):
-    """A missing right `resourceclaims/binding` would hold every pod, without a word at any of them."""
+    """A missing right `resourceclaims/binding` would hold every pod, without a reason at any of them."""
     create(dra)
     dra.api.claims.refuses = 422, "status.allocation: Forbidden: resourceclaims/binding"
     dra.bind("u1")
