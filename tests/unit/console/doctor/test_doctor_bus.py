@@ -163,7 +163,7 @@ def test_a_stale_node_is_named_with_why(well, make):
 
 
 def test_a_node_that_was_never_pulled_is_named(well):
-    """Its agent speaks on the bus, but cannot be reached."""
+    """Its agent publishes on the bus, but cannot be reached."""
     seen = without(well, INVENTORY_SUBJECT)
     assert f"never read by the inventory: {NODE}" in only(seen, Check.AGENTS, "problem")
 

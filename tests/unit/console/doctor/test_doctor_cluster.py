@@ -174,7 +174,7 @@ def device_plugin(well):
     ],
 )
 def test_what_does_not_work_is_found_and_says_what_does_not_happen(well, spoil, check, level, words):
-    """`0 of 1 ready` alone does not show that pods cannot be created, nor a kubelet's words who takes their GPUs."""
+    """`0 of 1 ready` alone does not show that pods cannot be created, nor a kubelet's text what takes their GPUs."""
     spoil(well)
     assert words in only(well, check, level)
 

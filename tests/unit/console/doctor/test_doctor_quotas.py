@@ -1,4 +1,4 @@
-"""`sluice doctor` on quotas: limits that no longer hold are found, and said in Sluice's own words."""
+"""`sluice doctor` on quotas: limits that no longer hold are found, and named by Sluice's own terms."""
 
 import shlex
 

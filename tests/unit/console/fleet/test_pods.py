@@ -1,4 +1,4 @@
-"""`sluice pods`: one word and one sentence for what became of each request."""
+"""`sluice pods`: one state and one sentence for what became of each request."""
 
 import io
 
@@ -63,7 +63,7 @@ def test_a_withdrawn_pod_is_ending_until_its_place_is_free(make):
 
 
 def test_a_slice_without_a_request_is_not_hidden(make):
-    """After the broker was wiped, before its source spoke again."""
+    """After the broker was wiped, before its source published again."""
     pod = only(make.fleet_state(ledger=make.grant()))
     assert (pod.state, pod.name) == ("ending", "train")
     assert "no request claims" in pod.message

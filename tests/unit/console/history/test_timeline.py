@@ -35,7 +35,7 @@ def test_a_word_repeated_unchanged_is_told_once(make):
 
 
 def said_at(make, *seconds: str) -> list[str]:
-    """The times of a story's steps, which stand in the history in the order of `seconds`."""
+    """The times of a timeline's steps, which stand in the history in the order of `seconds`."""
     times = [f"2026-01-02T03:04:{second}Z" if second else "" for second in seconds]
     history = [
         heard(f"waiting.{make.request}", make.pending(f"word {number}"), make.request, time=time)
@@ -45,7 +45,7 @@ def said_at(make, *seconds: str) -> list[str]:
 
 
 def test_a_story_does_not_begin_with_the_answer(make):
-    """Two services write the history, each a moment after its own word: granted would stand before asked."""
+    """Two services write the history, each a moment after its own message: granted would stand before asked."""
     assert said_at(make, "05.678", "05.690", "05.680") == ["05.678", "05.680", "05.690"]
 
 

@@ -18,7 +18,7 @@ from sluice_pod_watcher.core.folder import events as folder_events
 
 
 def said(make, kind: str, message, at: str, *steps: tuple[str, float, float], commit_ms: float | None = None):
-    """A word of the history: `at` is seconds after 03:04."""
+    """A message of the history: `at` is seconds after 03:04."""
     headers = {"Sluice_Steps": steps_text(steps)} if steps else {}
     if commit_ms is not None:
         headers["Sluice_Commit_Ms"] = f"{commit_ms}"

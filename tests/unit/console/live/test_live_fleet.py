@@ -86,7 +86,7 @@ def test_a_node_is_ready_only_when_opened_for_its_present_agent_in_this_life(mak
 
 
 async def test_a_message_that_nobody_can_read_takes_the_place_of_the_word_before(make):
-    """The word that it overwrote is not true any more; shown on, it would hide that something is wrong."""
+    """The message that it overwrote is not true any more; shown on, it would hide that something is wrong."""
     live = LiveFleet()
     request, other = f"sluice.request.{make.request}", "sluice.binding.r2"
     await both_read(live, seen(Stream.STATE, request, make.asked()))

@@ -78,7 +78,7 @@ def test_the_first_word_is_what_was_typed(last):
     ],
 )
 def test_the_second_of_two_operators_frees_nothing_that_the_first_took_out(before, gpus, after):
-    """The last word stands for the node: one that names only its own GPU would put the other back into use."""
+    """The last message stands for the node: one that names only its own GPU would put the other back into use."""
     assert word(before, *gpus) == after
 
 
@@ -90,7 +90,7 @@ def test_a_drain_takes_a_cordon_further_and_a_cordon_ends_no_drain():
 
 
 def test_a_drain_never_evicts_whom_nobody_named():
-    """One word is of one kind: draining G2 beside a cordoned G1 would evict the pods on G1."""
+    """One message is of one kind: draining G2 beside a cordoned G1 would evict the pods on G1."""
     for before in (cordoned("G1"), cordoned()):
         with pytest.raises(CordonError, match="is cordoned already"):
             word(before, "G2", drain=True)

@@ -25,7 +25,7 @@ async def speaks(bus, message, *, after: int) -> None:
 
 @pytest.fixture
 async def bus(make):
-    """An operator's, on which the node has spoken."""
+    """An operator's, on which the node has published."""
     made = MemoryBroker().bus("operator")
     await speaks(made, make.changed(), after=0)
     return made
@@ -33,7 +33,7 @@ async def bus(make):
 
 @pytest.mark.parametrize("speaks_again", [False, True])
 async def test_a_node_whose_agent_spoke_meanwhile_is_not_removed(make, bus, speaks_again):
-    """The same news once more means that it lives: its pods would lose their slices."""
+    """The same news once more means that it is alive: its pods would lose their slices."""
     shown = await last_message(bus, WORD)
     if speaks_again:
         await speaks(bus, make.changed(), after=shown.sequence)

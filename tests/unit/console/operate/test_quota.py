@@ -1,4 +1,4 @@
-"""`sluice quota`: what namespaces have and may have, and the word by which that changes."""
+"""`sluice quota`: what namespaces have and may have, and the message by which that changes."""
 
 import io
 
@@ -195,7 +195,7 @@ class Faulty:
 
 
 async def published(bus) -> bool:
-    """Whether the first word of all was this one."""
+    """Whether the first message of all was this one."""
     options = {"operation": OperationId("typed-0"), "ttl_s": None}
     return await publish_if_unchanged(bus, WORD, LastMessage(0, None), word(4), **options)
 

@@ -15,7 +15,7 @@ from sluice_console.shell.process.children import Children, ChildSpec, last_line
 FOREVER = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {FOREVER}"
 USELESS = 78
-"""A child that ends with this code is not followed by another life."""
+"""A child that ends with this code is not started again."""
 
 
 class Watched:

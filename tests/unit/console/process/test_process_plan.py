@@ -41,7 +41,7 @@ def test_as_many_allocators_as_asked_for(count, names):
 
 
 def test_the_closing_time_reaches_every_service_that_says_closing_words():
-    """One of them keeping the default would keep its words for hours."""
+    """One of them keeping the default would keep its messages for hours."""
     told = {
         launch.service
         for launch in launches(wanted(closing_ttl_s=5))

@@ -1,4 +1,4 @@
-"""How the page stands with the broker, and how a storm of words becomes few changes."""
+"""How the page stands with the broker, and how a storm of messages becomes few changes."""
 
 import asyncio
 import json
