@@ -59,7 +59,7 @@ def test_a_renewal_changes_nothing_for_api_servers(objects):
 
 
 def test_the_webhook_keeps_no_right_and_no_token(objects, rendered: Rendering):
-    """It speaks to no API server with a certificate that is mounted."""
+    """It connects to no API server with a certificate that is mounted."""
     kinds = ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
     own = names_of(rendered("single"), *kinds, "Secret") - names_of(objects, *kinds, "Secret")
     assert own == {*((kind, WEBHOOK) for kind in kinds), ("Secret", "sluice-webhook-tls")}

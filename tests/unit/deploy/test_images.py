@@ -326,7 +326,7 @@ def test_nothing_composed_is_reachable_from_outside_this_machine():
 
 
 def test_the_trace_viewer_is_there_when_it_is_sent_to_and_only_then():
-    """One word turns on both; without it no service waits for a viewer that is not there."""
+    """One setting turns on both; without it no service waits for a viewer that is not there."""
     assert COMPOSE["services"]["jaeger"]["profiles"] == ["traces"]
     for service in SETTINGS:
         endpoint = COMPOSE["services"][service]["environment"]["SLUICE_OTLP_ENDPOINT"]

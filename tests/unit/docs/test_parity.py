@@ -76,7 +76,7 @@ def rows_of(title):
 
 
 def events():
-    """Every reason of an Event that the code names, in the modules that tell."""
+    """Every reason of an Event that the code names, in the modules that publish it."""
     found = set()
     for module in (pod_problem, pod_reconciler, bus_handler):
         for call in ast.walk(ast.parse(inspect.getsource(module))):

@@ -248,7 +248,7 @@ def test_a_contested_value_is_reported_and_written_again_unless_forgotten() -> N
 
 
 def agent(keeps: str, ttl_s: int | None = None) -> Desk:
-    """An agent's, which has read nothing and keeps a word about its slice."""
+    """An agent's, which has read nothing and keeps a message about its slice."""
     desk = Desk()
     desk.outbox = Outbox(RunId("run"), frozenset({"slice"}), reading="last")
     desk.outbox.keep(SLICE, word(keeps), ttl_s=ttl_s)

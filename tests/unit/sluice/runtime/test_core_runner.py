@@ -56,7 +56,7 @@ async def test_a_write_is_done_and_its_answer_comes_back(core, bus, running):
 
 
 async def test_a_word_carries_the_trace_of_its_request(core, bus, running):
-    """The whole story of a request can be followed from service to service."""
+    """The whole course of a request can be followed from service to service."""
     traces = RequestTraces()
     traces.remember("r1", {"traceparent": TRACEPARENT})
     core.rules = lambda event: [write(1), write(2, request="r2")] if event == FIRST else []

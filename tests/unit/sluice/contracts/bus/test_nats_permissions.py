@@ -59,7 +59,7 @@ def test_a_stream_is_synced_where_it_cannot_be_rebuilt() -> None:
 
 
 def test_a_durable_reads_its_own_node_only() -> None:
-    """It also tells its agent the incarnation, which an agent may not ask for."""
+    """It also gives its agent the incarnation, which an agent may not ask for."""
     config = consumer_config(NODE, Incarnation("7"))
     assert config["filter_subject"] == "sluice.ledger.gpu-1_example.>"
     assert config["deliver_policy"] == "all"

@@ -172,7 +172,7 @@ def test_a_class_says_what_the_spec_does_not(urgency, expected):
 
 
 def test_a_class_that_is_nowhere_is_warned_of():
-    """The pod would wait behind all others without a word."""
+    """The pod would wait behind all others without a reason."""
     found = pod_specs.with_priority_class(PodPriority(class_name="productoin"), CLASSES)
     assert found.value == 0
     said = pod_specs.unknown_class(found, CLASSES)

@@ -45,7 +45,7 @@ def served(files: Files, **more):
 
 
 async def asked(address: str, caller: TransportSecurity, server_name: str = NODE) -> str:
-    """An agent's answer: its node's name, or the error in our words."""
+    """An agent's answer: its node's name, or the error in our wording."""
     async with transport.channel(address, security=caller, server_name=server_name) as channel:
         try:
             answer = await agent_pb2_grpc.AgentServiceStub(channel).GetInventory(
@@ -337,7 +337,7 @@ def test_what_a_certificate_says_is_read_at_the_start(ours):
     ],
 )
 def test_files_that_are_no_good_are_one_sentence_at_the_start(ours, theirs, tmp_path, certificate, key, ca, why):
-    """Else it is a handshake that fails an hour later, on another machine, in OpenSSL's words."""
+    """Else it is a handshake that fails an hour later, on another machine, in OpenSSL's wording."""
     made = [theirs.files("node", NODE), ours.files("other", OTHER), ours.files("good", NODE)]
     made += [ours.files("ended", NODE, age_days=826), ours.files("to come", NODE, age_days=-2)]
     paths = {files.certificate.stem: files.certificate for files in made}
