@@ -157,7 +157,7 @@ class Troubles:
     def _wipe_disk(self, fault: Fault) -> None:
         """A node gets a new disk: it was off for that, so nothing is left of what ran there either.
 
-        Its agent finds nothing at all and takes itself for new: that is no journal that was lost (`shell.lives`).
+        Its agent finds nothing at all and begins as a new one: that is no journal that was lost (`shell.lives`).
         """
         world, agent = self.world, self.world.agents[fault.target]
         agent.kill()
@@ -184,7 +184,7 @@ class Troubles:
     def _fill_disk(self, fault: Fault) -> None:
         """Nothing can be appended to a journal for a while: its agent ends, and does not get up before that is over.
 
-        Or it is the memory disk of the tickets, which its agent lives through.
+        Or it is the memory disk of the tickets, which its agent survives.
         """
         agent = self.world.agents[fault.target]
         if fault.number % 2:

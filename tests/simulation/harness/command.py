@@ -74,7 +74,7 @@ def _run(plan: Plan | None, record: Record, options: argparse.Namespace) -> None
 
 
 def _last_lines(record: Record, asked: int, seeds_per_s: float) -> int:
-    """What was really done, in words and in the line that is exactly so. Returns the exit code."""
+    """What was really done, as a sentence and in the line that is exactly so. Returns the exit code."""
     _say(
         f"{record.events} events in {record.virtual_s:.0f} virtual s; {seeds_per_s:.1f} seeds/s;"
         f" at most {record.writes_most} writes for one request"

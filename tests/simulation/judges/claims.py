@@ -139,7 +139,7 @@ def device_names_of(booking: Booking, claim: str) -> list[str]:
 
 
 class ClaimJudge:
-    """Hears what lands on the bus, after the judge did."""
+    """Observes what lands on the bus, after the judge did."""
 
     def __init__(self, books: Books, hands_over: Sequence[str]) -> None:
         self._books = books
@@ -153,7 +153,7 @@ class ClaimJudge:
 
     def landed(self, write: Write, _sequence: int) -> None:
         """A booking names the claims that were asked with, on a node that hands over, and its groups are on one GPU; a
-        pod is bound to a booking of its claims, if not by a word of before a wipe, which is void."""
+        pod is bound to a booking of its claims, if not by a message of before a wipe, which is void."""
         books = self._books
         match write.message:
             case (Grant() | Revoke()) as entry if entry.booking.devices:

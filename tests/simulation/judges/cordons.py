@@ -83,7 +83,7 @@ def _episode(node: str, gpus: int, dice: Random) -> Iterator[CordonSaid]:
 
 
 def names(word: object, booking: msg.Booking) -> bool:
-    """Whether a word takes the place of a booking out of use."""
+    """Whether a message takes the place of a booking out of use."""
     if not isinstance(word, msg.Cordoned) or word.node != booking.node:
         return False
     return not word.gpus or any(device.gpu in word.gpus for device in booking.devices)
@@ -95,7 +95,7 @@ class CordonJudge:
     def __init__(self, books: Books) -> None:
         self._books = books
         self._words: dict[str, msg.Cordoned | msg.Uncordoned] = {}
-        """The last word of each node."""
+        """The last message of each node."""
         self._drained: dict[str, list[tuple[msg.Cordoned, float]]] = {}
         """Of each node the drains that are over, and since when."""
         self._bound: dict[str, dict[str, None]] = {}
@@ -156,7 +156,7 @@ class CordonJudge:
         def hear(event: object) -> None:
             if isinstance(event, ReadingStarted) and event.stream is Stream.BOOK:
                 if self._incarnations.get(host.run) != event.incarnation:
-                    self._told[host.run] = {}  # of another life of the broker: it knows nothing of this one
+                    self._told[host.run] = {}  # of another incarnation of the broker: it knows nothing of this one
                     self._newest = {key: at for key, at in self._newest.items() if key[0] != host.run}
                 self._incarnations[host.run] = event.incarnation
             elif isinstance(event, Observed) and isinstance(event.entry.message, (msg.Cordoned, msg.Uncordoned)):

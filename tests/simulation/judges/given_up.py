@@ -29,7 +29,7 @@ class GivenUp:
         self._over: set[str] = set()
 
     def sent(self, run: RunId, write: Write, life: str) -> None:
-        """A process writes something, for the first time or again, in what it takes for this life of the bus."""
+        """A process writes something, for the first time or again, in what it takes for this incarnation of the bus."""
         message = write.message
         if isinstance(message, Released):
             self._life_of.setdefault(write.operation, life)

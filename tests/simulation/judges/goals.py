@@ -1,4 +1,4 @@
-"""What is still missing once faults have stopped, in words: answers, leaks, and what the last pod left."""
+"""What is still missing once faults have stopped, as sentences: answers, leaks, and what the last pod left."""
 
 from dataclasses import replace
 
@@ -312,7 +312,7 @@ class Goals:
     # -- nothing left ---------------------------------------------------------------------------------------------
 
     def empty(self) -> list[tuple[str, object]]:
-        """What is left after all pods were removed, and where. Asked every second, so it is put in words when read."""
+        """What is left after all pods were removed, and where. Asked every second, so it is put into text when read."""
         left: list[tuple[str, object]] = []
         for subject, message in self._values().items():
             kind = subject.split(".")[1]
@@ -341,7 +341,7 @@ class Goals:
         return left
 
     def forgotten(self) -> list[str]:
-        """What is left after the last closing word has expired."""
+        """What is left after the last closing message has expired."""
         return [
             f"{subject}: {type(message).__name__}"
             for subject, message in self._values().items()

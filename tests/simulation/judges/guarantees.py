@@ -25,16 +25,16 @@ def guaranteed_by(plan: "Plan") -> dict[str, int]:
 
 
 class GuaranteeJudge:
-    """Hears what lands on the bus, after the judge did, and what allocators want to write."""
+    """Observes what lands on the bus, after the judge did, and what allocators want to write."""
 
     def __init__(self, books: Books, guaranteed: dict[str, int]) -> None:
         """Start without evictions; `guaranteed`: devices by namespace, known to one allocator from the start."""
         self._books = books
         self._guaranteed = guaranteed
         self._revoking: dict[RunId, dict[AllocationId, None]] = {}
-        """What each process wanted to revoke: another's words under way it cannot know."""
+        """What each process wanted to revoke: another's messages under way it cannot know."""
         self._evicting: dict[RunId, dict[AllocationId, int]] = {}
-        """Whom each process wants to evict for a grant that has not landed, in the same way; and which of its decisions
+        """What each process wants to evict for a grant that has not landed, in the same way; and which of its decisions
         that is: one that waited behind its guard is sent after others that were made later."""
         self._decided: dict[AllocationId, tuple[RunId, int]] = {}
         """The same of each grant that evicts."""
@@ -49,7 +49,7 @@ class GuaranteeJudge:
         in BOOK, and no guard of a ledger covers it. What was under way to it from before the wipe is none of that. Nor
         does it bind what was decided before that, and is not settled: these words."""
         self._said: dict[str, OperationId] = {}
-        """What the operator said last in this life of the broker."""
+        """What the operator published last in this incarnation of the broker."""
         self._unaware_of: dict[AllocationId, tuple[str, ...]] = {}
         """Per grant that evicts, the guarantees that its process had not observed again when it was decided."""
 
@@ -90,7 +90,7 @@ class GuaranteeJudge:
             self._said[write.message.namespace] = write.operation
         if isinstance(write.message, Grant) and write.message.evict and not write.message.adopted:
             self._granted(write.message)
-            for evicting in self._evicting.values():  # from here on the ledger tells whether it stands
+            for evicting in self._evicting.values():  # from here on the ledger shows whether it stands
                 for each in write.message.after:
                     evicting.pop(each, None)
 

@@ -30,7 +30,7 @@ SETTLED_PAST_S = 8.0
 
 
 class Judge(NodeJudge):
-    """Hears of everything that is written, too."""
+    """Observes everything that is written, too."""
 
     # -- the bus --------------------------------------------------------------------------------------------------
 
@@ -314,7 +314,7 @@ class Judge(NodeJudge):
             self.went_with_node[bound.allocation] = None
         if bound is not None and bound.allocation in self.went_with_node:
             self.lost[released.request] = None
-            return  # its state is unknown: that is what the word says
+            return  # its state is unknown: that is what the message says
         if bound is not None and self._is_gone_with_disk(bound):
             self.lost[released.request] = None
         if bound is not None and self.nobody_can_tell(bound.allocation):

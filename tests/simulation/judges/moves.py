@@ -68,7 +68,7 @@ def _sizes_of(device: Device, rows: Iterable[GpuRow]) -> list[Device]:
 
 
 class MoveJudge:
-    """Hears what lands on the bus, after the judge did."""
+    """Observes what lands on the bus, after the judge did."""
 
     def __init__(self, judge: Books) -> None:
         """Start without moves."""

@@ -13,7 +13,7 @@ from sluice_node_agent.core.journal_records import SliceRecord, Tombstone
 
 
 class NodeJudge(Books):
-    """Hears of everything that happens on nodes."""
+    """Observes everything that happens on nodes."""
 
     # -- what is said to be gone ----------------------------------------------------------------------------------
 
@@ -80,7 +80,7 @@ class NodeJudge(Books):
             self.fail("LAW 3", f"{booking.allocation} is said to be gone, {prepared} are prepared, and {left} is there")
 
     def _check_nobody_opens_it_late(self, machine: Machine, booking: Booking, device: DeviceGrant) -> None:
-        """Nothing of its pod lives that was given the device and has not opened it yet."""
+        """No process of its pod is left that was given the device and has not opened it yet."""
         for process in machine.waiting:
             was_given = booking.allocation in self.told_devices.get(process.device, {})
             if process.owner != booking.owner or process.file[0] != device.gpu or not was_given:

@@ -66,7 +66,7 @@ class Told:
 
     state: str = ""
     requests: dict[str, msg.AllocationRequested] = field(default_factory=dict)
-    """Those of this life of STATE: a copy of an earlier one's is not read (P-063)."""
+    """Those of this incarnation of STATE: a copy of an earlier one's is not read (P-063)."""
     ledger: dict[str, msg.Booking] = field(default_factory=dict)
     nodes: dict[str, float] = field(default_factory=dict)
     """Nodes with an inventory, and since when."""

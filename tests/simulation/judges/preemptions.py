@@ -195,7 +195,7 @@ class Rank:
 
 
 class PreemptionJudge:
-    """Hears what lands on the bus, after the judge did."""
+    """Observes what lands on the bus, after the judge did."""
 
     def __init__(self, judge: Books) -> None:
         """Start without evictions."""
@@ -203,7 +203,7 @@ class PreemptionJudge:
         self._ranks: dict[str, dict[Rank, float]] = {}
         """What each request said of itself, with until when it did."""
         self._stood_until: dict[str, float] = {}
-        """Per request, until when a grant was known to stand for whose place it is evicted."""
+        """Per request, until when a grant was known to stand in the place that it is evicted from."""
 
     def landed(self, write: Write, _sequence: int) -> None:
         """A value is the last one of its subject now."""

@@ -1,6 +1,6 @@
 """Time quotas in the simulated world: which processes the token scheduler of each shared device knows.
 
-A scheduler lives in its agent and ends with it; its processes outlive both. `tokens.py` plays the tokens; this checks
+A scheduler is in its agent and ends with it; its processes outlive both. `tokens.py` plays the tokens; this checks
 that every pod with a part of the time is registered with its own size from its start to its end. Shares no code with
 the agent.
 """
@@ -67,7 +67,7 @@ def draw_time(dice: Random) -> Ask:
 
 
 def says_hello(owner: str) -> bool:
-    """Whether the library is in what a pod runs. The same in every life of it."""
+    """Whether the library is in what a pod runs. The same in every run of it."""
     return Random(f"hello {owner}").random() >= QUIET
 
 
@@ -130,7 +130,7 @@ class Timekeepers:
 
 
 class TimeJudge:
-    """Knows what was granted, and compares it with whom the schedulers know."""
+    """Knows what was granted, and compares it with the tenants that the schedulers know."""
 
     def __init__(self, judge: Judge, broker: Broker) -> None:
         """`judge` keeps the books; `broker` has what is said now, which may be older than what landed last."""

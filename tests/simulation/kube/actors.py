@@ -45,11 +45,11 @@ class KubeFolder(Folder):
         api.on_change.append(self._hear)
 
     def wants(self, request: str, name: str) -> bool:
-        """Whether it is this very life of a name that is wanted."""
+        """Whether it is this very incarnation of a name that is wanted."""
         return name in self.pods and self.uids.get(name) == request
 
     def is_untouched(self, name: str) -> bool:
-        """A request is of one life of a name (`wants`), and an edit of its ask is another."""
+        """A request is of one incarnation of a name (`wants`), and an edit of its ask is another."""
         return True
 
     def is_from(self, pod: Pod, origin: str) -> bool:

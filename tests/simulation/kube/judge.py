@@ -29,7 +29,7 @@ PIPE_INSIDE = "/run/sluice/slice/pipe"
 
 
 class KubeJudge:
-    """Hears what lands on the bus, and what Sluice writes at the API server."""
+    """Observes what lands on the bus, and what Sluice writes at the API server."""
 
     def __init__(self, judge: "Judge", api: ApiServer, folder: KubeFolder, kubelets: KubeKubelets) -> None:
         """Nothing was said or written."""
@@ -40,12 +40,12 @@ class KubeJudge:
         self.claims: ClaimsJudge | None = None
         """Where pods have ResourceClaims: their judge."""
         self.said: dict[str, list[tuple[msg.Bound, str]]] = {}
-        """What each pod was bound to, and in which life of the bus that was decided."""
+        """What each pod was bound to, and in which incarnation of the bus that was decided."""
         self.ready: dict[str, None] = {}
         self.ordered: dict[str, None] = {}
         self.lost: dict[str, None] = {}
         self.over: dict[str, None] = {}
-        """Lives whose containers have all ended, or whose object is gone, by their UID."""
+        """Pods whose containers have all ended, or whose object is gone, by their UID."""
         self.writes: Counter[str] = Counter()
         self.cordoned: dict[str, int] = {}
         """Nodes closed to the scheduler, and since which version."""

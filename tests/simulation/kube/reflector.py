@@ -23,7 +23,7 @@ KINDS = {"Node": "nodes", "ResourceClaim": "claims"}
 
 
 class Reflector:
-    """One kind of object, listed and then watched, for one life of its host."""
+    """One kind of object, listed and then watched, for one run of its host."""
 
     def __init__(self, host: "ClusterHost", what: e.ListedKind) -> None:
         self.host = host
@@ -75,7 +75,7 @@ class Reflector:
             host.later(host.page_s(), lambda: self._page(turn, rest, version, at))
 
     def resync(self) -> None:
-        """What a watch has not told is found, sooner or later."""
+        """What a watch has not delivered is found, sooner or later."""
         self.list_all()
 
     def too_old(self) -> None:

@@ -66,7 +66,7 @@ class ClusterHost(Host):
         api.on_change.append(self._changed)
 
     def start(self) -> None:
-        """Begin a new life, or stand by while another one works."""
+        """Begin a new run, or stand by while another one works."""
         self.stands_by = self.lease is not None and not self.lease.takes(self)
         if not self.stands_by:
             super().start()
@@ -152,7 +152,7 @@ class ClusterHost(Host):
             self._call(wanted, arrive)
 
     def _call(self, wanted: e.Call, arrive: Callable[[], Any]) -> None:
-        """A call is on its way, whatever becomes of who sent it; its answer is for this life, and may be lost.
+        """A call is on its way, whatever becomes of who sent it; its answer is for this run, and may be lost.
 
         One that takes very long is given up before it arrives.
         """

@@ -208,7 +208,7 @@ def draw_plan(seed: int, without: Sequence[str] = (), sizes: Sequence[tuple[int,
     allocators = 2 if dice.random() < 0.6 else 1
     kinds = [kind for kind in KINDS if dice.random() < 0.5]
     if short and "pause" in kinds:
-        kinds = [kind for kind in kinds if kind != "pause"]  # closing words live longer than any pause
+        kinds = [kind for kind in kinds if kind != "pause"]  # closing messages stay longer than any pause
     if "broker wipe" in kinds or "foreign" in kinds:
         kinds = [kind for kind in kinds if kind != "journal lost"]  # drawn apart, in `losses`
     kinds = [kind for kind in kinds if kind not in without]
@@ -290,7 +290,7 @@ def _with_troubles(plan: Plan, hosts: Sequence[str], without: Sequence[str]) -> 
 
 
 def _with_losses(plan: Plan, without: Sequence[str]) -> Plan:
-    """In some seeds journals are lost, too: together with the ledger, or beside what makes it hard to tell."""
+    """In some seeds journals are lost, too: together with the ledger, or beside what makes it hard to find out."""
     if "lost together" in without:
         return plan
     struck, nodes = {fault.kind for fault in plan.faults}, [node for node, _ in plan.nodes]

@@ -54,7 +54,7 @@ def _two_allocators(plan: Plan) -> Plan:
 
 
 def _late_writes(plan: Plan) -> Plan:
-    """Late within one life of the broker: a first write, guarded by 0, that crosses a wipe is another case."""
+    """Late within one incarnation of the broker: a first write, guarded by 0, that crosses a wipe is another case."""
     faults = tuple(fault for fault in plan.faults if fault.kind != "broker wipe")
     return replace(plan, faults=faults, weather=replace(plan.weather, late=0.25))
 

@@ -29,7 +29,7 @@ RARE_BUGS = Bugs()
 
 @RARE_BUGS.plant("inherited home trusted without a check", "I1", ticket_proofs, "_home_of")
 def _everybody_in_it_is_known(original: Any, *args: Any) -> Any:
-    """The tickets tell of all who are in a home that is taken over.
+    """The tickets show all tenants of a home that is taken over.
     Loses a part of its GPU: an unknown process still computes there, after journal and ledger were lost."""
     home = original(*args)
     return replace(home, inherited=False) if isinstance(home, SharedDeviceRecord) else home
@@ -38,7 +38,7 @@ def _everybody_in_it_is_known(original: Any, *args: Any) -> Any:
 @RARE_BUGS.plant("GPU seen once counts as read", "LAW 3", agent, "discover")
 def _known_once_for_all(original: Any, event: Any, *args: Any) -> Any:
     """A GPU that was seen once after the journal was lost is known, whether it answers or not.
-    Loses its slice, said to be gone while it is there: its GPU is silent when the next life of its agent begins."""
+    Loses its slice, said to be gone while it is there: its GPU is silent when the next run of its agent begins."""
     found = original(event, *args)
     before = next((record for record in event.records if isinstance(record, NodeRecord)), None)
     if before is not None and not event.journal_problem:

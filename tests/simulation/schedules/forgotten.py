@@ -1,4 +1,4 @@
-"""Broker wiped and a journal lost at once: only the node shows whose an instance is. Raises ViolationError."""
+"""Broker wiped and a journal lost at once: only the node shows the owner of an instance. Raises ViolationError."""
 
 from typing import Any
 

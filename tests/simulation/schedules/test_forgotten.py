@@ -40,7 +40,7 @@ def test_pods_keep_their_slices_although_journals_and_ledger_are_lost_at_once(cr
 
 
 def test_a_network_that_loses_and_repeats_words_changes_nothing_of_that() -> None:
-    """Words of before the wipe arrive after it."""
+    """Messages of before the wipe arrive after it."""
     journal_and_ledger_are_lost(weather=UNLUCKY)
 
 
@@ -51,7 +51,7 @@ def test_what_was_being_made_or_unmade_in_that_moment_is_cleared_away(after_s: f
 
 
 def test_a_pod_whose_ticket_cannot_be_believed_runs_on_and_gets_no_second_slice() -> None:
-    """Nothing tells any more whose its instance is: it is left alone, and so is the pod."""
+    """Nothing shows any more whose its instance is: it is left alone, and so is the pod."""
     a_ticket_says_nothing_that_can_be_believed()
 
 
@@ -185,7 +185,7 @@ def test_a_ticket_may_say_more_than_the_server_allows_when_a_later_order_is_lost
 
 
 def forget_but_for(scene: Scene, late: Write) -> None:
-    """Journal and ledger are lost in one moment, and a word of before lands when the bus is there again."""
+    """Journal and ledger are lost in one moment, and a message of before lands when the bus is there again."""
     landed = scene.landed()
     scene.strike("journal lost", "node-0", lasts_s=0.5, number=1)
     scene.wipe()

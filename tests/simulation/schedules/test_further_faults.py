@@ -86,7 +86,7 @@ def test_a_gpu_that_refuses_is_not_taken_for_an_idle_instance_in_the_way() -> No
 @catches(latest_is_right)
 def test_an_ask_that_lands_when_its_pod_has_another_id_is_withdrawn() -> None:
     """A pod would have two requests, and its second slice be lost for as long as it runs.
-    A source asks, and that is on its way when its book is lost: all that its next life finds is the document."""
+    A source asks, and that is on its way when its book is lost: all that its next run finds is the document."""
     scene = Scene()
     source = scene.host("pod-watcher")
     run = source.run

@@ -252,7 +252,7 @@ def test_a_pod_that_is_let_go_after_a_wipe_by_who_has_died_stays_there_or_goes(
 
 
 def _cordoned_when_it_lands(scene: Scene, what: type[msg.Grant | msg.Bound]) -> list[str]:
-    """The node of the first such word is cordoned when that lands; returns where it will stand."""
+    """The node of the first such message is cordoned when that lands; returns where it will stand."""
     cordoned = list[str]()
 
     def cordon(write: Write, _sequence: int) -> None:

@@ -73,7 +73,7 @@ def test_a_made_again_instance_has_another_uuid(gpu: Gpu) -> None:
 
 
 def test_a_reboot_takes_instances_and_processes_and_leaves_the_disk(gpu: Gpu, machine: Machine) -> None:
-    """MIG instances vanish at a reboot; the boot id tells."""
+    """MIG instances vanish at a reboot; the boot id shows it."""
     uuid = gpu.create_ci(gpu.create_gi(0, (0, 8), "agent"))
     machine.start_process("pod", uuid)
     machine.journal.append("a record")

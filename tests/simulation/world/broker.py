@@ -16,7 +16,7 @@ from sluice.contracts.messages import AnyMessage
 Answer = bus.WriteAccepted | bus.WriteRefused | bus.WriteUnknown
 Reading = bus.ReadingStarted | bus.Observed | bus.ReadingCaughtUp
 Cut = Literal["mute", "deaf"]
-"""One way is cut: it is not heard, or hears nothing. Neither can read, because reading needs a question."""
+"""One way is cut: what it sends is lost, or what it is sent. Neither can read, because reading needs a question."""
 _FATES: dict[Cut | None, Fate] = {"mute": "request lost", "deaf": "ack lost"}
 
 BATCH = 50
@@ -39,7 +39,7 @@ class Broker:
         self.on_landed: list[Callable[[bus.Write, int], None]] = []
         self.on_wiped: list[Callable[[], None]] = []
         self.wiped_life = ""
-        """The life of BOOK that ended with the latest wipe."""
+        """The incarnation of BOOK that ended with the latest wipe."""
         self.on_started: list[Callable[[], None]] = []
         """Called once, when it is up again and before any process can read."""
         self.fate_of: Callable[[str, bus.Write], Fate | None] = lambda _host, _write: None

@@ -45,7 +45,7 @@ class AllocatorHost(Host):
         dice: Random,
         trace: Trace,
     ) -> None:
-        """It holds no lease until told so."""
+        """It holds no lease until it is given one."""
         super().__init__(name, clockwork, broker, dice, trace)
         self.rules = rules
         self.holds_lease = False
@@ -182,7 +182,7 @@ class WatcherHost(Host):
         self._saving = None
 
     def execute(self, instruction: object) -> None:
-        """Save, list, or tell."""
+        """Save, list, or report."""
         match instruction:
             case folder_events.SaveIdentities():
                 self._save(instruction)

@@ -61,7 +61,7 @@ def _words(detail: object) -> str:
 
 
 def _short(sequence: int) -> int:
-    """Sequences begin at a time in ms; the last digits are enough to tell them apart."""
+    """Sequences begin at a time in ms; the last digits are enough to keep them apart."""
     return sequence % 10**7
 
 

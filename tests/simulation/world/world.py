@@ -76,7 +76,7 @@ class Outcome:
 
 
 class World:
-    """Everything there is. `run` lives through the plan once."""
+    """Everything there is. `run` plays the plan once."""
 
     def __init__(self, plan: Plan, keeping: Keeping = "nothing") -> None:
         self.plan = plan

@@ -68,7 +68,7 @@ def _taken_away(original: Any, ctx: Any, grant: Grant, asked: Any) -> Any:
     return drain.why_drained(ctx, grant) or original(ctx, grant, asked)
 
 
-# Caught by a schedule of its own: a write has to be unanswered while the word comes.
+# Caught by a schedule of its own: a write has to be unanswered while the message comes.
 @bug("queued decision sent unchanged", "cordoned", changes, "look_at_drained")
 def sent_as_decided(original: Any, ctx: Any, node: Any) -> None:
     """What waits for its turn goes out as it was decided, also behind a cordon.

@@ -73,7 +73,7 @@ def _nobody_answers(original: Any, self: Any, event: Any) -> bool:
     return forgotten and not isinstance(getattr(entry, "message", None), NodeRemoved)
 
 
-# Too rare for chance: an answer is lost, and an agent speaks meanwhile. Played by a schedule alone.
+# Too rare for chance: an answer is lost, and an agent publishes meanwhile. Played by a schedule alone.
 @bug("unanswered closing counts as open", "opened before use", facts, "_is_adopted")
 def open_while_closing(original: Any, ctx: Any, node: Any, inventory: Any) -> bool:
     """A head counts as open until the end of it is answered. Loses a living pod's GPU."""

@@ -88,7 +88,7 @@ def counted_on_twice(
     original: Any, self: Any, booking: Any, after: tuple[Any, ...] = (), *, evict: bool = False
 ) -> None:
     """A victim of the first of two still fills a guarantee for the second, when one message serves both.
-    Loses what a namespace is guaranteed, when one word serves two at once."""
+    Loses what a namespace is guaranteed, when one message serves two at once."""
     original(self, booking, after, evict=evict)
     for each in after if evict else ():
         self.sparing.settle(each)

@@ -17,7 +17,7 @@ TIME_BUGS = Bugs()
 
 @TIME_BUGS.plant("scheduler configured once", "time", lifecycle, "_to_keep", with_time)
 def _told_once(original: Any, home: Any, wish: Any, devices: Any, token: int) -> Any:
-    """A scheduler that has tenants is not told of more.
+    """A scheduler that has tenants gets no order for more.
     Loses a pod that came later waits without a token for ever, or computes without one."""
     return original(home, replace(wish, quotas=home.quotas) if home.quotas else wish, devices, token)
 

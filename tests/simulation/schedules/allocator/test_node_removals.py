@@ -26,7 +26,7 @@ from sluice.contracts.ids import OperationId
 
 
 def closed_with_node(writes) -> list[str]:
-    """The allocations that were closed without a word of an agent."""
+    """The allocations that were closed without a message of an agent."""
     return [w.message.allocation for w in writes if isinstance(w.message, msg.Closed) and w.message.removed]
 
 
@@ -62,7 +62,7 @@ def test_what_its_agent_gave_back_does_not_go_with_a_node_that_was_removed_once(
     scene.serve("a", sliced("3g.20gb"))
     scene.strike("node removed", "node-0", number=BY_MISTAKE)
     scene.until(lambda: any(isinstance(w.message, msg.NodeOpened) for w in landed))
-    scene.wait(20.0)  # its agent lives, and nothing of its node is closed
+    scene.wait(20.0)  # its agent is alive, and nothing of its node is closed
     lost = scene.lose(lambda _host, write: isinstance(write.message, msg.Released), times=1)
     scene.remove("a")
     scene.until(lambda: bool(lost))
@@ -74,7 +74,7 @@ def test_what_its_agent_gave_back_does_not_go_with_a_node_that_was_removed_once(
 
 
 def test_what_is_gone_and_went_with_its_node_is_closed_again_for_each_run_of_its_agent() -> None:
-    """Its agent's word landed after it was closed; then the agent dies again and again before it can say the last."""
+    """Its agent's message landed after it was closed; then the agent dies again and again before the last one."""
     scene = Scene()
     landed = scene.landed()
     scene.serve("a", sliced("3g.20gb"))
@@ -101,7 +101,7 @@ def test_what_is_gone_and_went_with_its_node_is_closed_again_for_each_run_of_its
 
 
 def test_a_grant_does_not_land_behind_the_end_of_a_head() -> None:
-    """The write is not answered, and the agent speaks meanwhile: the node looks open, and is just being closed."""
+    """The write is not answered, and the agent publishes meanwhile: the node looks open, and is just being closed."""
     assert_played(its_agent_speaks_while_the_end_of_its_head_is_unanswered, open_while_closing)
 
 
@@ -204,7 +204,7 @@ def test_a_pod_keeps_its_slice_although_its_end_lands_in_another_life_of_the_bus
 @catches(released_over_nothing)
 def test_a_pod_keeps_its_slice_although_its_loss_is_told_in_another_life_of_the_bus() -> None:
     """Its source would end it, though its node was not declared gone and its agent lives.
-    As above, but what closes it landed before the wipe, and what tells its pod so is still on its way."""
+    As above, but what closes it landed before the wipe, and the release of its pod is still on its way."""
     scene = Scene()
     scene.host("pod-watcher").pause()
     scene.pod("a", sliced("7g.40gb"))

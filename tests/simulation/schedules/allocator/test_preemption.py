@@ -61,7 +61,7 @@ def play(scene: Scene, longest_s: float = 60.0) -> None:
 
 
 def is_for_service(_host: str, write: Write) -> bool:
-    """Whether a write is the grant for whose place a pod is evicted."""
+    """Whether a write is the grant that a pod is evicted for."""
     return isinstance(write.message, Grant) and write.message.evict
 
 
@@ -144,7 +144,7 @@ def test_the_last_pod_of_a_guaranteed_namespace_stays_when_the_other_has_ended()
 @catches(counted_on_twice)
 def test_two_who_are_served_by_one_word_leave_a_namespace_what_it_is_guaranteed() -> None:
     """The second must count without the pod that goes for the first: nothing of the namespace would be left.
-    Two important pods wait for their limit, and one word raises it; a namespace that is guaranteed one has two."""
+    Two important pods wait for their limit, and one message raises it; a namespace that is guaranteed one has two."""
     limits = (QuotaSaid(at, "top", total=(most, None, None)) for at, most in ((0.0, 0), (RAISED_AT, 2)))
     quotas = (QuotaSaid(0.0, "den", guaranteed=(1, None, None)), *limits)
     scene = Scene(MIG_NODE, MIG_NODE, quotas=quotas, folder_evicts=True)

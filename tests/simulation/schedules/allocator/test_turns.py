@@ -13,7 +13,7 @@ from sluice.contracts.messages import Bound, Revoke
 
 
 def test_a_large_pod_is_served_although_small_ones_never_stop_coming() -> None:
-    """The bound of docs/queue.md: what it waits before it is promised, and the longest life of who stands there."""
+    """The bound of docs/queue.md: what it waits before it is promised, and the longest time of a tenant there."""
     starve(Scene())
 
 

@@ -1,4 +1,4 @@
-"""What a node does with GPUs that an administrator partitions, one story each; and under a crash at each step."""
+"""What a node does with GPUs that an administrator partitions, one schedule each; and under a crash at each step."""
 
 from simulation.schedules.scene import Scene, sliced
 from simulation.world.hardware import OPERATOR, Gpu

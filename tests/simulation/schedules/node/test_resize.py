@@ -52,7 +52,7 @@ def sharing(node: object, memory_mib: int, **more: object) -> Scene:
     return scene
 
 
-# -- stories ------------------------------------------------------------------------------------------------------
+# -- schedules ----------------------------------------------------------------------------------------------------
 
 
 def a_smaller_share_lets_the_neighbour_in_when_its_processes_have_ended() -> None:
@@ -156,7 +156,7 @@ def test_a_share_changes_its_size(story: Callable[[], None]) -> None:
 
 @pytest.mark.parametrize("bug", SIZE_BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
 def test_a_story_catches_what_it_is_about(bug: PlantedBug) -> None:
-    """Without chance: the stories that pass as they are break the bug's own invariant once the bug is planted."""
+    """Without chance: the schedules that pass as they are break the bug's own invariant once the bug is planted."""
     found = []
     with planted(bug):
         for story in STORIES:
