@@ -110,7 +110,7 @@ async def test_a_client_is_told_what_is_wrong_with_a_pod():
     ids=["no container", "too many", "operator", "toleration", "negative amount", "too many pods"],
 )
 async def test_a_question_that_no_pod_can_be_behind_names_its_field(question, what):
-    """INVALID_ARGUMENT, in words."""
+    """INVALID_ARGUMENT, with a sentence."""
     async with served(bench_with(1)) as client:
         asked = pb.SimulateRequest(**({"containers": [{"name": "c"}]} | question))
         code, details = await refused_with(client.Simulate(asked))

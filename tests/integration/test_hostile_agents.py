@@ -30,7 +30,7 @@ NOT_OURS = b"\xff not ours"
 
 @asynccontextmanager
 async def agent(answer: bytes, details: str = "") -> AsyncIterator[str]:
-    """Something that answers every question to an agent with these bytes, or fails with these words."""
+    """Something that answers every question to an agent with these bytes, or fails with this text."""
 
     async def said(_question: bytes, context: grpc.aio.ServicerContext) -> bytes:
         if details:
@@ -132,7 +132,7 @@ async def test_who_asks_agents_for_a_person_is_told_of_an_answer_that_is_no_mess
     ],
 )
 async def test_a_long_name_or_refusal_is_told_in_some_hundred_characters(answer, refusal):
-    """The word that its node is stale would be too large for the bus, and the inventory would end every 30 s."""
+    """The message that its node is stale would be too large for the bus, and the inventory would end every 30 s."""
     assert len(await why_not_pulled(answer, refusal)) <= WORDS_MAX
 
 

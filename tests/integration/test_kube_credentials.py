@@ -156,7 +156,7 @@ async def test_a_call_that_is_cancelled_while_credentials_are_read_loses_none_of
 async def test_a_call_that_is_cancelled_behind_new_credentials_leaves_no_connection_of_the_old_ones(
     server: ApiServer, api: KubeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each would hold a socket, and our identity, as long as the process lives."""
+    """Each would hold a socket, and our identity, as long as the process runs."""
     await api.call("GET", "/who")
     held = api._credentials
     old, calls, last, signature = held.session, itertools.count(1), asyncio.Event(), held._signature

@@ -97,7 +97,7 @@ def test_there_is_one_daemon_per_pipe_directory(bench: Bench) -> None:
 
 
 def test_the_daemon_outlives_who_started_it_and_holds_nothing_of_his(bench: Bench) -> None:
-    """A reader of the caller's output would wait as long as the daemon lives."""
+    """A reader of the caller's output would wait as long as the daemon runs."""
     reader, writer = os.pipe()
     try:
         started = subprocess.run([bench.control, "-d"], env=bench.environment, stdout=writer, stderr=writer, check=True)

@@ -64,7 +64,7 @@ def test_a_server_that_went_to_another_user_is_a_fault(place: Place) -> None:
 
 
 def test_a_pid_that_became_another_process_is_not_the_daemon(place: Place) -> None:
-    """Pids come round: the start time tells."""
+    """Pids come round: the start time tells them apart."""
     pid, started_at = place.daemons.start(start_order())
     assert place.seen((pid, started_at)).alive
     assert not place.seen((pid, started_at + 1)).alive
@@ -116,7 +116,7 @@ def test_new_limits_hold_for_clients_that_come_later(place: Place) -> None:
 
 
 def test_limits_that_were_not_taken_are_refused(place: Place) -> None:
-    """The real daemon ignores what it does not like with exit status 0: only reading back tells."""
+    """The real daemon ignores what it does not like with exit status 0: only reading back shows it."""
     place.switch("limits_not_taken")
     said = refusal_of(lambda: place.daemons.start(start_order()))
     assert said == "home h1: the default active thread percentage was set to 30, reads 100.0"

@@ -1,4 +1,4 @@
-"""What people on the node ask its agent over its socket, and what the agent tells of its health."""
+"""What people on the node ask its agent over its socket, and what the agent reports of its health."""
 
 import os
 import socket
@@ -154,7 +154,7 @@ async def test_health_says_everything_that_is_wrong_with_a_node(folder):
         assert (await _until_health(address, lambda h: h.ready)).message == ""
         with desk.hardware(NODE).changing() as hardware:
             hardware.faults.gpu_lost = 0
-        # only the driver's own word can tell so soon: GPUs are not read for a thousand seconds
+        # only the driver's own event can come so soon: GPUs are not read for a thousand seconds
         health = await _until_health(address, lambda h: "GPU 0" in h.message)
         assert health.ready, "the other GPU works"
         assert "is lost" in health.message

@@ -1,4 +1,4 @@
-"""A node that goes for good, with the real services: told by its Node object, and by an operator (PROTOCOL §6)."""
+"""A node that goes for good, with the real services: by its Node object, and by an operator (PROTOCOL §6)."""
 
 import asyncio
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def pod_on(name: str, node: str) -> dict[str, Any]:
 
 
 def closed_with_node(scene: Scene) -> list[str]:
-    """Allocations that were closed without a word of an agent."""
+    """Allocations that were closed without a message of an agent."""
     return [message.allocation for _, message in scene.live.fleet_state.of("ledger", Closed) if message.removed]
 
 
