@@ -190,7 +190,7 @@ def _service(cluster: Cluster) -> str:
 
 
 def _reaches(cluster: Cluster, client: str, target: str) -> bool:
-    """Whether a connection opens within 3 s; its answer tells it from an exec that could not start."""
+    """Whether a connection opens within 3 s; an exec that could not start has another answer."""
     address, _, port = target.partition(":")
     connect = f"/{PROGRAM.name} nc -w 3 {address} {port} </dev/null >/dev/null 2>&1 && echo opened || echo closed"
     said = _kubectl(cluster, "exec", client, "--", f"/{PROGRAM.name}", "sh", "-c", connect).split()[-1]

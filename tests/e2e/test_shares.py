@@ -208,7 +208,7 @@ async def test_a_killed_agent_disturbs_no_tenant_and_a_killed_daemon_is_told_to_
         assert identity(same) == identity(home)
         assert "error" not in answer(16)
         os.kill(home.daemon.pid, signal.SIGKILL)
-        dead = home.daemon.pid  # the pod's word and what is pulled of its node come apart
+        dead = home.daemon.pid  # the pod's size and what is pulled of its node come apart
         warned, again = await shares.bound("one", lambda pod, home: pod.warnings and home.daemon.pid != dead)
     assert "died" in warned.warnings[0]
     assert warned.allocation == before.allocation

@@ -1,4 +1,4 @@
-"""Sharing fairly on real processes, as `sluice explain` tells it; one system for all tests, a namespace each."""
+"""Sharing fairly on real processes, as `sluice explain` shows it; one system for all tests, a namespace each."""
 
 import io
 import json

@@ -20,7 +20,7 @@ DIRECT = (sys.executable, "-m", "sluice_allocator.offline")
 
 
 def simulated(*words):
-    """What `sluice simulate` answers to these words."""
+    """What `sluice simulate` answers to these arguments."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         try:

@@ -1,4 +1,4 @@
-"""`sluice explain --watch`, `trace --watch`: the story of a pod goes on while a user looks at it."""
+"""`sluice explain --watch`, `trace --watch`: the timeline of a pod goes on while a user looks at it."""
 
 import asyncio
 import json

@@ -79,7 +79,7 @@ async def test_allocation_and_reservation_arrive_in_one_write(kube: Cluster, cla
 
 
 async def test_a_new_claim_has_no_status_and_the_defaults_of_its_requests(kube: Cluster, claims: str) -> None:
-    """A status in its body is dropped without a word."""
+    """A status in its body is dropped silently."""
     spec = {"devices": {"requests": [{"name": "main", "exactly": {"deviceClassName": "sluice.dev"}}]}}
     found = await kube.create(claims, {**claim(spec=spec), "status": {"allocation": allocation()}})
     (request,) = found["spec"]["devices"]["requests"]

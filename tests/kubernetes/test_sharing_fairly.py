@@ -32,7 +32,7 @@ class Reader:
         return (await described_in(scene.cluster, self.home, scene.namespace))[name]
 
     async def is_told(self, scene: Scene, name: str, *words: str) -> Said:
-        """Wait until a pod's condition contains these words; the Event that `kubectl describe` shows then."""
+        """Wait until a pod's condition contains this text; the Event that `kubectl describe` shows then."""
 
         async def look() -> str:
             said = (await scene.condition(name)).get("message", "")
@@ -164,7 +164,7 @@ async def test_a_budget_holds_up_an_eviction_and_then_lets_it_pass(scene: Scene,
     victim = said.note.partition(f"{scene.namespace}/")[2].partition(" ")[0]
     node = said.note.partition("its place on ")[2].partition(" ")[0]
     held_up = " (cannot be evicted: Cannot evict pod as it would violate the pod's disruption budget.)"
-    assert said.note.replace(held_up, "") == (  # the budget may have held it up before the first words came
+    assert said.note.replace(held_up, "") == (  # the budget may have held it up before the first reason came
         f"its place on {node} is reserved and waits for {scene.namespace}/{victim} to be evicted for it. "
         "It starts when the pods that still hold the place have left it. [PlaceBeingFreed]"
     )

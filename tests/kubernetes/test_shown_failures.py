@@ -229,7 +229,7 @@ def test_a_person_sees_what_became_of_a_pod(described, name):
 
 
 async def test_a_person_sees_why_a_pod_was_evicted(tmp_path):
-    """A training that vanishes without a word costs a day."""
+    """A training that vanishes without a reason costs a day."""
     async with staged(tmp_path) as stage:
         uids = await stage.create("preempted", "kept")
         uids |= await stage.create("lost", owner="Job")

@@ -408,7 +408,7 @@ def test_a_person_sees_why_a_pod_waits_and_what_would_help(described, reason):
 
 
 async def test_a_person_sees_that_nobody_answers(tmp_path):
-    """With every allocator down, pods would wait without a word."""
+    """With every allocator down, pods would wait without a reason."""
     async with staged(tmp_path, replace(RULES, unanswered_after_s=0.5)) as stage:
         await stage.create("train")
         await stage.until_told("train", "NotYetLookedAt")
@@ -426,10 +426,10 @@ async def test_a_person_sees_no_alarm_between_the_grant_and_the_binding_of_a_pod
         await stage.create("unanswered")
         await stage.until_told("unanswered", "NotYetLookedAt")  # the other has waited for even longer
         await stage.until_told("train", "WaitsForSlice")
-        before = Counter(stage.told("train"))  # a slow machine is alarmed before the first word
+        before = Counter(stage.told("train"))  # a slow machine is alarmed before the first message
         await stage.say(subjects.waiting(uid), msg.WaitOver(request=uid))
         await stage.create("later")
-        await stage.until_told("later", "NotYetLookedAt")  # by now the word before it was read, and looked at
+        await stage.until_told("later", "NotYetLookedAt")  # by now the message before it was read, and looked at
         await stage.bind(uid)
         await stage.until_told("train", "SliceBound")
         assert [each.reason for each in Counter(stage.told("train")) - before] == ["SliceBound"]

@@ -151,7 +151,7 @@ async def test_a_watch_of_what_does_not_change_may_end_without_a_word(kube: Clus
         marks = await ended(stream)
     if kube.fake is not None:
         assert marks == []
-    # Where other pods change meanwhile, and where etcd tells how far it is, there are some.
+    # Where other pods change meanwhile, and where etcd reports how far it is, there are some.
     assert {mark["type"] for mark in marks} <= {"BOOKMARK"}
 
 

@@ -179,7 +179,7 @@ ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (Buildah, 
 
 
 def engine_of(asked: str) -> type[Engine]:
-    """The engine for a word of the command line; `auto` takes the first that works, or raises NoEngineError."""
+    """The engine for an argument of the command line; `auto` takes the first that works, or raises NoEngineError."""
     if asked == "auto":
         problems = {name: _missing(name) for name in ENGINES}
         if found := next((engine for name, engine in ENGINES.items() if not problems[name]), None):

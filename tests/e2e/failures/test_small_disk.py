@@ -19,7 +19,7 @@ from sluice.runtime.nats_server.process import NatsServer, NatsServerConfig
 pytestmark = pytest.mark.timeout(180)
 GOES_ON_WITHIN_S = 30.0
 NOTICED_WITHIN_S = 30.0
-"""The broker notices it at the first word that it writes, and a lease is renewed every second or two."""
+"""The broker notices it at the first message that it writes, and a lease is renewed every second or two."""
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ async def page_says(url, words):
 
 
 async def test_a_disk_that_was_full_costs_nobody_a_slice_and_all_goes_on_by_itself(up, disk):
-    """nats-server keeps its error: without a new life of the broker nothing would be granted for ever."""
+    """nats-server keeps its error: without a restart of the broker nothing would be granted for ever."""
     folder = disk(300)
     up.data_dir = folder / "data"
     await up.started("--web", "127.0.0.1:0")
