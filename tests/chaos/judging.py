@@ -39,7 +39,7 @@ def judge(folder: Path) -> list[str]:
 
 
 def _lives(words: Iterable[Word], wiped: Iterable[float]) -> list[list[Word]]:
-    """The words between two losses of everything: each part is judged by what its broker could know."""
+    """The messages between two losses of everything: each part is judged by what its broker could know."""
     lives: list[list[Word]] = [[]]
     ends = list(wiped)
     for word in words:

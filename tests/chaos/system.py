@@ -250,7 +250,7 @@ class System:
 
 
 def _launch(before: Sequence[str]) -> Launch:
-    """Starts a server as the library does, behind these words; and it does not outlive us."""
+    """Starts a server as the library does, behind these arguments; and it does not outlive us."""
 
     async def launch(config: Path, log: Path) -> BrokerProcess:
         with log.open("ab") as out:

@@ -62,7 +62,7 @@ def test_fewer_faults_than_asked_or_a_violation_is_a_failure():
 
 
 def test_a_seed_draws_the_same_faults_again_and_in_time_every_kind():
-    """A failure could not be played again, or a kind of fault be left out without a word."""
+    """A failure could not be played again, or a kind of fault be left out silently."""
 
     def drawn(seed: int, count: int):
         plan = Plan(seed, brokers=BROKERS, services=SERVICES, agents=AGENTS)

@@ -1,4 +1,4 @@
-"""What devices are used for, as simulated ones and NVML tell it: never more than a driver would, never a guess."""
+"""What devices are used for, as simulated ones and NVML report it: never more than a driver would, never a guess."""
 
 import pynvml
 import pytest
@@ -12,7 +12,7 @@ H100S = '{model="NVIDIA H100 80GB HBM3"}, {model="NVIDIA H100 80GB HBM3", mig=fa
 
 
 def look(rig, gpu, *devices):
-    """The second of two looks: some drivers tell of the time between them."""
+    """The second of two looks: some drivers report the time between them."""
     rig.backend.uses(gpu, devices)
     return rig.backend.uses(gpu, devices)
 

@@ -1,4 +1,4 @@
-"""A GPU whose layout is fixed, on simulated devices and on a driver: told as it is, and changed by its owner alone."""
+"""A GPU whose layout is fixed, on simulated devices and on a driver: shown as it is, and changed by its owner alone."""
 
 import pytest
 from factories.gpus.instances import instance_of

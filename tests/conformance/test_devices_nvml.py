@@ -305,7 +305,7 @@ def test_what_the_driver_asks_for_is_believed_until_it_is_done(rig):
 
 @pytest.fixture
 def gb10(machine):
-    """A machine with one GPU that has no memory of its own to tell of, nor a NUMA node or links."""
+    """A machine with one GPU that reports no memory of its own, nor a NUMA node or links."""
     machine.add_plain_gpu("NVIDIA GB10", memory_mib=0, multiprocessors=48)
     return machine
 

@@ -88,7 +88,7 @@ async def read_after(history: NatsHistory, happens: Callable[[], Awaitable[objec
 
 @pytest.mark.parametrize("status", ["404", "409", "503", "100"])
 async def test_a_stored_word_is_no_word_of_the_servers(nats: NatsRig, status: str) -> None:
-    """An agent that writes such a header to its own messages would break the history: no story, no events."""
+    """An agent that writes such a header to its own messages would break the history: no timeline, no events."""
     bus = await nats.bus()
     first = await say(bus, place("a"), 0)
     await bus.incarnation(Stream.HISTORY)  # by now it is stored
@@ -175,7 +175,7 @@ async def test_a_program_goes_on_after_the_last_message_that_it_has_taken_in(nat
 
 
 async def test_a_copy_that_cannot_be_sent_is_sent_with_the_next(nats: NatsRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection that was lost for a moment, and the story of a pod has no beginning."""
+    """A connection that was lost for a moment, and the timeline of a pod has no beginning."""
     bus = await nats.bus()
 
     async def away(*_: Any, **__: Any) -> None:
@@ -195,7 +195,7 @@ async def test_a_copy_that_cannot_be_sent_is_sent_with_the_next(nats: NatsRig, m
 @pytest.mark.parametrize("observed", ["before the answer is given up", "after the answer was given up"])
 @pytest.mark.parametrize("attempts", [1, 2])
 async def test_a_write_whose_answer_is_lost_is_in_the_history_once(nats, monkeypatch, observed, attempts) -> None:
-    """On a starved machine a client reads its own message and then gives up its answer: the story would have a gap."""
+    """On a starved machine a client reads its own message, then gives up its answer: the timeline would have a gap."""
     bus = await nats.bus()
     written = order(place("a"), 0)
     early = observed.startswith("before")

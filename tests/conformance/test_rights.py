@@ -51,7 +51,7 @@ async def test_every_reading_role_reads_what_it_needs(guarded: Guarded) -> None:
 
 
 async def test_an_agent_does_its_work_with_its_rights(guarded: Guarded) -> None:
-    """It reads its ledger, says how far it is, and reads its own words back."""
+    """It reads its ledger, says how far it is, and reads its own messages back."""
     allocator = await guarded.bus(Role.ALLOCATOR)
     agent = await guarded.bus(Role.NODE_AGENT, NODE)
     await say(allocator, place("a"), 0)

@@ -59,7 +59,7 @@ async def test_an_empty_bus_is_known_to_be_empty(bus: Bus) -> None:
 
 
 async def test_a_reading_ends_although_what_it_was_promised_has_run_out(rig: Rig, monkeypatch) -> None:
-    """A service that starts when only closing words are left, and they expire just then, would not work for minutes."""
+    """A service that starts when only closing messages are left, which expire just then, would not work for minutes."""
     if isinstance(rig, MemoryRig):
         pytest.skip("in one process nothing passes between an announcement and its message")
     bus = await rig.bus()
@@ -206,7 +206,7 @@ async def test_a_trace_goes_on_in_the_next_service(rig: Rig) -> None:
 
 
 async def test_a_person_can_read_what_was_overwritten(bus: Bus) -> None:
-    """HISTORY has every accepted word in its order, and no refused one."""
+    """HISTORY has every accepted message in its order, and no refused one."""
     binding = subjects.binding(RequestId("r1"))
     first = await say(bus, binding, 0, word(binding, "first"))
     await bus.write(order(binding, 0, word(binding, "refused")), {})

@@ -47,7 +47,7 @@ POISONS = {
 
 
 async def test_what_is_behind_a_message_that_nobody_can_read_is_read(nats: NatsRig, capfd) -> None:
-    """A stream's reader and an agent's durable pass all of them, tell each once, and still hold them for the guard."""
+    """A stream's reader and an agent's durable pass all of them, log each once, and still hold them for the guard."""
     allocator = await nats.bus()
     await allocator.ensure_agent(NODE)
     before = {fault: metrics.value(POISON, "BOOK", fault) for fault in ("bytes", "place", "subject")}
@@ -149,7 +149,7 @@ async def test_a_stored_word_does_not_say_that_nobody_answers(nats: NatsRig) -> 
 
 
 async def test_headers_that_are_none_stop_no_reader(nats: NatsRig) -> None:
-    """As above. The word that they stand over is read."""
+    """As above. The message that they stand over is read."""
     bus = await nats.bus()
     places = [subjects.slice_(NODE, AllocationId(f"h{number}")) for number in range(len(NO_HEADERS))]
     for where, headers in zip(places, NO_HEADERS, strict=True):

@@ -1,5 +1,5 @@
 """
-What the fuzzer asks of every reader, whatever it is given: that it answers, in bounds, in words, and with its own no.
+What the fuzzer asks of every reader, whatever it is given: that it answers, in bounds, and by its own errors.
 
 A reader may only raise the errors that it names. It may not take longer than CPU_S for one input, keep growing, write
 more than SAID_BYTES_MAX to the log, or complain at greater length. It shares no code with the readers.

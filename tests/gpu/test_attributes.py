@@ -1,4 +1,4 @@
-"""Reading a real GPU through our backend, beside the catalog and beside NVML's own words. Changes nothing."""
+"""Reading a real GPU through our backend, beside the catalog and beside NVML's own values. Changes nothing."""
 
 import platform
 import time
@@ -16,7 +16,7 @@ CLIENT_MIB = 512
 
 def test_every_gpu_tells_what_placing_needs_to_know(backend, gpus, hardware_report: HardwareReport) -> None:
     """A GPU without a UUID, memory or SMs could not be granted, or be granted twice."""
-    import pynvml  # noqa: PLC0415 - NVML's own words, beside ours
+    import pynvml  # noqa: PLC0415 - NVML's own values, beside ours
 
     assert len({gpu.uuid for gpu in gpus}) == len(gpus)
     assert [gpu.index for gpu in gpus] == sorted({gpu.index for gpu in gpus})
@@ -64,7 +64,7 @@ def keep(report: HardwareReport, gpu: GpuReport) -> None:
 
 
 def test_the_catalog_says_nothing_that_the_device_contradicts(gpus, hardware_report: HardwareReport) -> None:
-    """The simulator, refusals and documentation speak by it: where it is wrong, they promise the impossible."""
+    """The simulator, refusals and documentation go by it: where it is wrong, they promise the impossible."""
     contradictions = []
     for gpu in gpus:
         model = find_model(gpu.model)

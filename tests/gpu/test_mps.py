@@ -86,7 +86,7 @@ def daemons(hardware_report: HardwareReport) -> Iterator[object]:
 @pytest.fixture(scope="module")
 def exclusive(backend, quiet_gpu: GpuReport, daemons, hardware_report: HardwareReport) -> Iterator[bool]:
     """The GPU in EXCLUSIVE_PROCESS, and back; False where this machine does not allow it."""
-    import pynvml  # noqa: PLC0415 - NVML's own word on the mode
+    import pynvml  # noqa: PLC0415 - NVML's own mode
 
     handle = pynvml.nvmlDeviceGetHandleByUUID(quiet_gpu.uuid)
     if pynvml.nvmlDeviceGetComputeMode(handle) != pynvml.NVML_COMPUTEMODE_DEFAULT:

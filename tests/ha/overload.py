@@ -78,7 +78,7 @@ class Source:
         self._slots = asyncio.Semaphore(WRITES_AT_ONCE)
         self._bound: dict[str, asyncio.Future[None]] = {}
         self._asked: dict[str, int] = {}
-        """Requests that were not withdrawn yet, with the sequences of their words."""
+        """Requests that were not withdrawn yet, with the sequences of their messages."""
         self.released: set[str] = set()
         self.told_full: set[str] = set()
         self.names: list[str] = []

@@ -148,7 +148,7 @@ class System:
 
     @staticmethod
     def runs_of(process: Process) -> list[str]:
-        """The run ids of a process's lives, by its log."""
+        """The run ids of a process, by its log."""
         lines = process.log.read_text(encoding="utf-8", errors="replace").splitlines()
         said = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
         return [line["run"] for line in said if line["event"] == "starting"]

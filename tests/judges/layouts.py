@@ -1,7 +1,7 @@
 """Judges places on GPUs by brute force: could the hardware hold all this at once, and may these tenants share?
 
 It reads the hardware's tables as plain data (`libs/sluice/mig/catalog.toml`, or any document of that form) and grants
-as plain JSON, keeps nothing but lists, and looks at a whole GPU again after every word. It shares no code with what it
+as plain JSON, keeps nothing but lists, and looks at a whole GPU again after every call. It shares no code with what it
 judges: no mistake in `sluice` can hide here.
 
 What is legal on a GPU with MIG is from the NVIDIA MIG user guide: instances of known profiles at the starts listed for
@@ -61,7 +61,7 @@ class Device:
 
 
 class Layouts:
-    """Tell it the GPUs, then every grant and release; each call says what is wrong from then on."""
+    """Give it the GPUs, then every grant and release; each call says what is wrong from then on."""
 
     def __init__(self, tables: Mapping[str, Any], *, overcommit_percent: int = 100, taking_turns: bool = False) -> None:
         """`tables` is the parsed catalog. `overcommit_percent`: how much of a home's memory mps shares may book."""

@@ -24,7 +24,7 @@ class Bus:
         self.values = StreamModel(0.0)
         self.readers: dict[Stream, list[Reader]] = {Stream.BOOK: [], Stream.STATE: []}
         self.on_landed: list[Callable[[str, Entry], None]] = []
-        """Told of each value that lands, and by whom."""
+        """Called with each value that lands, and its writer."""
         self.on_refused: list[Callable[[str, Write], None]] = []
         self._numbers = count(1)
 

@@ -37,7 +37,7 @@ class Landed(msgspec.Struct, frozen=True):
 
 
 class Judge:
-    """Hears of everything at once, and keeps the books."""
+    """Observes everything at once, and keeps the books."""
 
     def __init__(self, bus: Bus, snapshots: Mapping[NodeName, msg.NodeSnapshot], *, is_told: bool = False) -> None:
         """`is_told`: keep the lines of all that happens."""
@@ -50,7 +50,7 @@ class Judge:
         """When, and which requests could not be evicted then."""
         self.failed: dict[AllocationId, None] = {}
         self.edited: list[tuple[float, RequestId]] = []
-        """When the word of an edited request landed, again maybe."""
+        """When the message of an edited request landed, again maybe."""
         self.made: dict[AllocationId, None] = {}
         """Allocations that were ready at any time."""
         self.of_allocation: dict[AllocationId, RequestId] = {}
@@ -67,7 +67,7 @@ class Judge:
         self._limits: dict[str, tuple[int, msg.QuotaSet | msg.QuotaUnset]] = {}
         self._bound: dict[AllocationId, None] = {}
         self._uses: dict[AllocationId, Devices] = {}
-        """The most that a tenant may be using, as far as its agent has told."""
+        """The most that a tenant may be using, as far as its agent has published."""
         self._resized: dict[str, None] = {}
         """Namespaces in which a pod's size was changed."""
         bus.on_landed.append(self._landed)

@@ -50,7 +50,7 @@ class Rest:
             raise ViolationError("evicted again and again", f"{often.most_common(1)}")
 
     def nobody_is_evicted_in_vain(self) -> None:
-        """For whom others are evicted gets a slice of it, or ends, or was just unlucky a few times."""
+        """A pod that others are evicted for gets a slice of it, or ends, or was just unlucky a few times."""
         vain: Counter[RequestId] = Counter()
         for each in self.judge.written:
             grant = each.message

@@ -61,7 +61,7 @@ class Choices:
             assert free is None, f"{booking.request} has more than it asked for, and there was its own on {free}"
 
     def _is_first_of_its_like(self, booking: msg.Booking, grants: list[msg.Grant]) -> None:
-        """Of those who ask for the same, the one whose turn is first has the place."""
+        """Of requests for the same, the one whose turn is first has the place."""
         living = self.facts.living()
         asked = living.get(booking.request)
         if asked is None or asked.group is not None:
@@ -190,7 +190,7 @@ class Choices:
                 self._group_does_not_fit(asked, truth)
 
     def _who_might_fit(self) -> dict[str, msg.AllocationRequested]:
-        """Those without a place, but for whom there may be other reasons than places."""
+        """Requests without a place, but with other possible reasons than places."""
         return {
             request: asked
             for request, asked in self.facts.living().items()

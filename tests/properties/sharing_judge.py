@@ -38,7 +38,7 @@ def most_important(asked: msg.AllocationRequested, sequence: int) -> tuple[int, 
 
 
 class SharingJudge:
-    """Hears what lands, and looks at what stands."""
+    """Observes what lands, and looks at what stands."""
 
     def __init__(self, facts: Facts, nodes: dict[str, msg.NodeSnapshot], *, alone: bool) -> None:
         """Nothing has landed. `alone`: there is one allocator, which always knows all there is."""
@@ -49,11 +49,11 @@ class SharingJudge:
         self.after: dict[str, tuple[str, ...]] = {}
         """What each grant was to come after."""
         self.uses: dict[str, Devices] = {}
-        """The most that the tenant of an allocation may be using, as far as its agent has told."""
+        """The most that the tenant of an allocation may be using, as far as its agent has published."""
         self.asked_at: dict[str, int] = {}
-        """By which word each request has its turn: its first, or the last that there was when its allocator began."""
+        """The message that gives each request its turn: its first, or the last there was when its allocator began."""
         self.not_the_same: dict[str, None] = {}
-        """Requests that were edited while two allocators work: each counts from the first word that it knows."""
+        """Requests that were edited while two allocators work: each counts from the first message that it knows."""
         self.failed: dict[str, None] = {}
         """Requests of which a slice could not be made: they may avoid a GPU for a while."""
         self.begun: dict[tuple[str, str], None] = {}
@@ -68,10 +68,10 @@ class SharingJudge:
         self.new_grants: list[msg.Grant] = []
         """Since it was last looked at what stands."""
         self.orders: dict[str, msg.EvictionOrdered | None] = {}
-        """The last word about each pod's eviction."""
+        """The last message about each pod's eviction."""
 
     def begins_anew(self) -> None:
-        """The allocator was killed: of what was edited its successor finds the last word on the bus, not the first."""
+        """The allocator was killed: its successor finds the last message of an edited request, not the first."""
         if self.alone:
             self.asked_at |= self.facts.at["request"]
 

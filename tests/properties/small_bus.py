@@ -41,7 +41,7 @@ class SmallBus:
         self.last: dict[str, Entry] = {}
         self.readers: list[Process] = []
         self.on_landed: list[Callable[[Entry, RunId | None], None]] = []
-        """Told of each value that lands, and whose it is; None: not an allocator's."""
+        """Called with each value that lands, and whose it is; None: not an allocator's."""
         self._guards: dict[str, int] = {}
         self._sequences = count(1001)
 

@@ -7,7 +7,7 @@ from quota.compiled import Built, CannotBuildError, NoCompilerError, build
 from quota.rig import Rig
 
 OPTIONS = {
-    # The library's thread is never joined: it lives as long as the process.
+    # The library's thread is never joined: it runs as long as the process.
     "TSAN_OPTIONS": "report_thread_leaks=0:exitcode=66",
     # Objects of the stand-in stay when they are destroyed, so that their use is reported.
     "ASAN_OPTIONS": "detect_leaks=0",

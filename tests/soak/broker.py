@@ -146,7 +146,7 @@ class Broker:
         return bus.WriteAccepted(write.operation, self._sequence), heard
 
     def _hear(self, message: msg.AnyMessage) -> list[Reading]:
-        """What the allocator does about a word: a run that it does not know is opened."""
+        """What the allocator does about a message: a run that it does not know is opened."""
         if isinstance(message, msg.NodeChanged):
             address = subjects.head(self.node).subject
             head = self._book.get(address)

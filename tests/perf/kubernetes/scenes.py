@@ -1,4 +1,4 @@
-"""What a pod-watcher of a large cluster lives through, and what each costs: time, CPU, memory, bytes."""
+"""What happens to a pod-watcher of a large cluster, and what each costs: time, CPU, memory, bytes."""
 
 import asyncio
 import contextlib
@@ -160,7 +160,7 @@ class Watcher:
                 await self.ask()
 
     async def lives_until(self, awaited: Coroutine[Any, Any, object]) -> None:
-        """Wait for something that comes only if the process lives."""
+        """Wait for something that comes only if the process runs."""
         waiting, ended = asyncio.create_task(awaited), asyncio.create_task(self.process.wait())
         await asyncio.wait((waiting, ended), return_when=asyncio.FIRST_COMPLETED)
         ended.cancel()

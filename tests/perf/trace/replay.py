@@ -23,7 +23,7 @@ from sluice_allocator.core.placement import ClusterState, Place, PlaceRequest, f
 
 MEMORY_MIB = dict.fromkeys(("P100", "T4", "V100M16"), 16_384) | {"V100M32": 32_768, "A10": 24_576}
 MEMORY_MIB |= {"G2": 40_960, "G3": 81_920}
-"""Per GPU. The trace does not tell; shares ask for memory in proportion, so that it decides nothing."""
+"""Per GPU. The trace does not say; shares ask for memory in proportion, so that it decides nothing."""
 MODES: tuple[Mode, ...] = ("exclusive", "mps", "fractional")
 MIG_MODEL = "a100-40gb"
 
@@ -73,7 +73,7 @@ class Cluster:
             self._fleet.set_usable(NodeName(node.name))
 
     def come(self, pods: Iterable[TracePod], ask: Ask) -> None:
-        """Let these come in this order; `ask` says how a pod that shares a GPU puts what it needs into words."""
+        """Let these come in this order; `ask` says how a pod that shares a GPU asks for what it needs."""
         for number, pod in enumerate(pods):
             if pod.gpus:
                 claim = ask(pod) if pod.shares else Claim(container="main", gpus=pod.gpus)
