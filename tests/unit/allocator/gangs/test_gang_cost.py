@@ -65,7 +65,7 @@ def test_more_pods_of_one_name_than_a_job_can_have_are_looked_at_once_a_tick(mon
 
 
 @pytest.mark.parametrize("leaves", ["a", "c", "f"])
-def test_a_trial_of_a_large_group_begins_anew_when_one_of_it_has_gone(monkeypatch, leaves: str):
+def test_a_trial_of_a_large_group_restarts_when_one_of_it_has_gone(monkeypatch, leaves: str):
     """A place is looked for, or was found, for a pod that is not there: the allocator would die, or grant it."""
     monkeypatch.setattr(groups, "LARGEST", 3)
     bench = fleet(6, group_steps=1)

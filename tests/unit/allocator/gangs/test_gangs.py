@@ -92,7 +92,7 @@ def test_a_job_is_as_urgent_as_its_least_urgent_pod():
     assert sorted(grants(bench.words(bench.gone(blocker)))) == ["p"]
 
 
-def test_a_pod_whose_slice_fails_is_tried_again_at_once_and_nobody_starts_before():
+def test_a_pod_whose_slice_fails_is_tried_again_at_once_and_no_member_starts_before():
     """One bad GPU does not end a job that has another to go to."""
     bench = fleet(3)
     granted = grants(bench.asks(member("a", WHOLE), member("b", WHOLE)))

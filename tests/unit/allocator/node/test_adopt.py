@@ -134,7 +134,7 @@ def test_an_agent_is_not_left_saying_gone_for_ever(bench):
     assert (write.message, write.ttl_s) == (CLOSED, 3600)
 
 
-def test_a_slice_that_was_lost_before_it_was_bound_is_placed_anew(empty):
+def test_a_slice_that_was_lost_before_it_was_bound_is_placed_again(empty):
     """After a wiped broker and a reboot the pod would have a grant that can never be made, and no answer."""
     empty.add_node(snapshot("node-a", GPUS, slices=(LIVING,)))
     empty.request(asked("p1"))
@@ -145,7 +145,7 @@ def test_a_slice_that_was_lost_before_it_was_bound_is_placed_anew(empty):
 
 
 @pytest.mark.parametrize("claims", [("c-new",), ()], ids=["its-claim-is-another", "it-has-a-ticket"])
-def test_a_slice_that_was_made_for_another_claim_is_placed_anew(empty, claims):
+def test_a_slice_that_was_made_for_another_claim_is_placed_again(empty, claims):
     """Its kubelet would find no slice for the new claim, and the pod never start; a wipe begins revisions again."""
 
     def refs(*uids):

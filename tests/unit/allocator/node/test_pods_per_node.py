@@ -85,7 +85,7 @@ def test_a_limit_of_no_pods_at_all_ends_the_start_in_words(value):
         load(AllocatorSettings, service="allocator", environ={"SLUICE_ALLOCATOR_PODS_PER_NODE_MAX": value})
 
 
-def test_nobody_is_evicted_for_a_pod_whose_given_up_promise_still_counts_on_the_node():
+def test_no_pod_is_evicted_for_one_whose_given_up_promise_still_counts_on_the_node():
     """A promise would be made and taken back without end, and with each of them a pod be ordered to go."""
     bench = working_allocator(SchedulerConfig(placing=PlacementConfig(pods_per_node_max=3)))
     bench.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=("exclusive", "mps")))

@@ -24,7 +24,7 @@ def all_of(bench: Bench, said: list, most: int = 50) -> list[Write]:
     return landed
 
 
-def test_two_pods_that_were_each_to_go_for_the_other_hold_up_nobody_else():
+def test_two_pods_that_were_each_to_go_for_the_other_hold_up_no_third():
     """The allocator would look at one for the other's sake without end, and no pod anywhere would start meanwhile."""
     bench = start(Bench(Allocator(RunId("r1"), SchedulerConfig())))
     (first,) = only(Grant, bench.land_all(bench.request(low("p1", WHOLE))))  # not ready yet

@@ -67,7 +67,7 @@ def test_a_node_that_another_allocator_has_opened_since_has_all_of_its_time_agai
     assert msg.Closed in kinds(bench.passes(2))
 
 
-def test_its_time_begins_anew_when_the_bus_is_read_again(bench):
+def test_its_time_restarts_when_the_bus_is_read_again(bench):
     """What its agent has said meanwhile may have been missed."""
     grant = bench.bound("p1")
     remove(bench)
@@ -164,7 +164,7 @@ def given_up(grant):
     return [waived, msg.Revoke(revision=2, incarnation=INCARNATION, booking=booking, cause=cause)]
 
 
-def test_a_place_on_a_dead_node_is_nobody_elses_until_its_agent_has_spoken(bench):
+def test_a_place_on_a_dead_node_stays_booked_until_its_agent_has_published(bench):
     """What was ordered there may have been made: it is given again when the agent says that it is gone."""
     grant = bench.granted("p1", WHOLE)
     assert told(bench, stale=True) == given_up(grant)

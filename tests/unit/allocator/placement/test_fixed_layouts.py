@@ -107,7 +107,7 @@ def test_devices_of_one_container_are_of_one_size():
 @pytest.mark.parametrize(
     "said", [{"unusable": "it is used by python 7"}, {"unusable": "it has no compute instance", "uuid": ""}]
 )
-def test_what_its_agent_does_not_offer_is_given_to_nobody(said):
+def test_what_its_agent_does_not_offer_is_not_granted(said):
     """Grants would fail one after the other on a device that is in use."""
     report = gpu_report("n", 0, fixed_layout=True, instances=instances(LAYOUT[2], **said))
     shop = Shop(snapshot("n", (report,), modes=ALL_MODES))
@@ -148,7 +148,7 @@ def test_what_is_booked_holds_its_slices_whatever_the_layout_is_now():
     assert given(shop.devices(shop.take(claim(profile="1g.5gb")))) == [("1g.5gb", 5, 1)]
 
 
-def test_nobody_joins_a_home_whose_instance_was_taken_away():
+def test_no_tenant_joins_a_home_whose_instance_was_taken_away():
     shop = Shop(fixed("n", LAYOUT[2:]))
     mps = claim(modes=("mps",), memory_mib=1000, uid=0)
     assert shop.take(mps) is not None

@@ -227,7 +227,7 @@ def fewest(yard: Yard, profile: str) -> int | None:
 
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 1 << 30), gpus=st.integers(1, 4), crowd=st.integers(3, 30), asked=st.sampled_from(PROFILES))
-def test_a_promise_can_be_kept_and_waits_for_nobody_in_vain(seed: int, gpus: int, crowd: int, asked: str):
+def test_a_promise_can_be_kept_and_waits_for_no_pod_in_vain(seed: int, gpus: int, crowd: int, asked: str):
     """When those are gone the place is free; as long as one of them is there it is not; and no fewer would do."""
     random = Random(seed)
     yard = Yard(*(snapshot(f"node-{n}", (gpu_report(f"node-{n}", 0),)) for n in range(gpus)))

@@ -53,7 +53,7 @@ def test_a_slice_that_is_being_made_is_bound_first_and_then_sent_away(pair):
     assert kinds(pair.words(pair.ready(grant))) == [msg.Bound, msg.EvictionOrdered]
 
 
-def test_whoever_waits_is_told_who_said_so_and_why(pair):
+def test_a_waiting_pod_shows_who_cordoned_and_why(pair):
     """`CardCordoned` without the operator's reason sends people to ask around."""
     cordon(pair)
     (pending,) = only(msg.Pending, pair.asks(asked("one", WHOLE)))

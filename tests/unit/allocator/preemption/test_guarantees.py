@@ -29,7 +29,7 @@ def test_another_namespace_keeps_what_it_is_guaranteed(empty):
     assert kinds(empty.asks(high("second", WHOLE))) == [msg.Pending]
 
 
-def test_a_grant_that_is_not_sent_yet_is_decided_anew_when_a_guarantee_has_less_to_spare(empty):
+def test_an_unsent_grant_is_decided_again_when_a_guarantee_has_less_to_spare(empty):
     """It waits behind another one of its node; meanwhile a third pod of the guaranteed namespace ends."""
     start(empty, gpus=2)
     guarantee(empty, gpus=1)
@@ -140,7 +140,7 @@ def test_who_may_go_and_is_being_made_smaller_is_not_counted_twice(empty):
     assert promise.after == (victim.booking.allocation,)
 
 
-def test_an_order_to_evict_that_is_not_sent_yet_is_decided_anew_when_a_share_is_made_smaller(empty):
+def test_an_unsent_order_to_evict_is_decided_again_when_a_share_is_made_smaller(empty):
     """It waits behind another one of its node; meanwhile the namespace comes to have no more than it is guaranteed."""
     victim = sharing(empty, own=20_000)
     node = victim.booking.node

@@ -26,7 +26,7 @@ from sluice_allocator.core.explain.status import PodAsked, WouldWait, how_it_sta
 
 
 @pytest.mark.parametrize("limited_first", [True, False])
-def test_a_priority_above_its_namespaces_ceiling_evicts_nobody_else(bench, limited_first):
+def test_a_priority_above_its_namespaces_ceiling_evicts_no_other_pod(bench, limited_first):
     """Any namespace could write 999999999 into an annotation, and have another team's pods evicted within seconds."""
     ceiling = msg.QuotaSet(namespace="red", priority_max=0)
     bench.run(low("batch", WHOLE, priority=0))
@@ -105,7 +105,7 @@ def test_nobody_is_evicted_after_a_wipe_for_who_has_not_asked_again(bench):
     assert evictions(bench) == {"batch": "its place is needed for default/service"}
 
 
-def test_a_source_that_says_nothing_holds_nobody_up(bench):
+def test_a_silent_source_holds_up_no_other(bench):
     """An order without an answer is as good as one that is blocked."""
     bench.run(low("batch", WHOLE))
     promise = promise_for(bench, high("service", WHOLE))
@@ -190,7 +190,7 @@ def test_who_waits_is_told_at_once_why_the_pod_before_it_cannot_go(bench):
     assert pending.message == "its place on node-a is reserved and waits for default/batch to be evicted for it"
 
 
-def test_nobody_is_evicted_for_a_member_of_a_group(bench):
+def test_no_pod_is_evicted_for_a_member_of_a_group(bench):
     """A job is granted together or not at all: one place of four would cost a pod for nothing."""
     bench.run(low("batch", WHOLE))
     assert not only(msg.Grant, bench.asks(high("member", WHOLE, group=msg.PodGroup(name="job", size=1))))

@@ -94,7 +94,7 @@ def test_one_event_costs_a_bounded_number_of_tries(hurried, searches):
     assert granted(hurried) == ["w0"]
 
 
-def test_nobody_is_overlooked_when_a_pass_takes_many_events(hurried, searches):
+def test_no_request_is_overlooked_when_a_pass_takes_many_events(hurried, searches):
     """The one pod that fits what was freed is the last of a hundred: it gets it, in a bounded number of events."""
     first = crowd(hurried, 99)
     hurried.land_all(hurried.request(asked("last", claim(profile="4g.24gb"))))

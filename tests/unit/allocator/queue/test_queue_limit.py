@@ -118,7 +118,7 @@ def test_who_stands_outside_and_loses_its_promise_is_told_so(narrow: Bench):
     assert RequestId("w0") in narrow.allocator.ctx.queue.outside
 
 
-def test_who_came_while_nobody_worked_is_told_at_once_why_it_waits(narrow: Bench):
+def test_a_request_that_came_while_no_allocator_worked_shows_at_once_why_it_waits(narrow: Bench):
     """Behind many of its shape a pod would say nothing for minutes after a failover, or that it stands outside."""
     (full,) = narrow.land_all(narrow.request(asked("outside", WHOLE)))
     assert told([full]) == {"outside": WaitReason.QUEUE_FULL}

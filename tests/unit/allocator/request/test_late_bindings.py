@@ -58,7 +58,7 @@ def closed(empty) -> None:
     assert kinds(empty.words(empty.gone(grant(LATE, OTHER)))) == [msg.Closed]
 
 
-def test_a_late_word_that_nobody_asks_for_is_released_when_its_source_has_told_all(empty):
+def test_a_late_message_without_a_request_is_released_when_its_source_has_published_all(empty):
     """It would stand for ever, and count as a pod that is bound."""
     closed(empty)
     empty.observe(subjects.ledger(OTHER, LATE), None)

@@ -54,7 +54,7 @@ def opened(empty, **changes) -> None:
 
 
 @pytest.mark.parametrize("known", ["reported", "of another life", "not pulled", "stale", "booked"])
-def test_a_word_of_a_slice_that_somebody_may_have_is_left_alone(empty, known):
+def test_a_message_of_a_slice_that_may_be_in_use_is_left_alone(empty, known):
     """Running training would be ended by an allocator that has not read everything."""
     opened(empty)
     empty.ready(GRANT)
@@ -209,7 +209,7 @@ def test_a_pod_whose_ticket_cannot_be_believed_waits_and_is_told(empty):
     assert empty.asks(other) == [waived("p2", cause), msg.Released(request=RequestId("p2"), cause=cause)]
 
 
-def test_whoever_opens_a_node_says_what_was_ready_there_and_is_not_reported(bench):
+def test_the_opener_of_a_node_publishes_what_was_ready_there_and_is_not_reported(bench):
     """A new agent would call a slice that lived one that could never be made, and its pod lose its place."""
     lived = bench.bound("p1", claim(profile="3g.20gb"))
     bench.granted("p2", claim(profile="1g.5gb"))  # never ready

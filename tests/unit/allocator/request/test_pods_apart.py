@@ -175,7 +175,7 @@ def test_a_volume_in_one_zone_takes_its_pod_there() -> None:
     assert reasons == [WaitReason.NO_NODE_CAN_FIT, WaitReason.NODE_VOLUME_ELSEWHERE]
 
 
-def test_nobody_is_evicted_for_a_place_that_the_scheduler_would_refuse() -> None:
+def test_no_pod_is_evicted_for_a_place_that_the_scheduler_would_refuse() -> None:
     """A victim counts until it is gone, so one that is wanted apart is not evicted for the pod that wants it so."""
     bench = bench_of(**{"gpu-1": facts()})
     weak = msg.Leeway(preemptible=True)

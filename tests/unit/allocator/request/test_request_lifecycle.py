@@ -56,7 +56,7 @@ def test_a_pod_that_ends_gives_its_place_back_in_the_right_order(bench):
     assert closed.message == msg.Closed(revision=2, allocation=allocation, request=P1, node=NODE, cause="pod gone")
 
 
-def test_what_the_settings_allow_nobody_is_refused_not_left_pending(bench):
+def test_what_the_settings_forbid_is_refused_not_left_pending(bench):
     """More GPUs than one pod may have: Refused, naming field, value and what is allowed."""
     (refused,) = messages(bench.request(asked("p1", claim(gpus=57))))
     why = refused.refusal

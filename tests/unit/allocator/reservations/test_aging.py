@@ -90,7 +90,7 @@ def test_at_most_a_part_of_a_models_gpus_is_promised_and_always_one():
     assert list(promises(bench.passes(1000))) == ["w2"]  # one is kept, so one more may be given
 
 
-def test_nobody_is_promised_anything_where_that_is_switched_off():
+def test_no_request_is_promised_anything_where_that_is_switched_off():
     """`promises_percent` = 0 is first come, first served, with backfill."""
     bench = yard(promises_percent=0)
     bench.asks(asked("big", WHOLE))
@@ -105,7 +105,7 @@ def test_an_edit_does_not_make_a_request_young_again(full: Bench):
     assert list(promises(full.passes(1))) == ["big"]
 
 
-def test_an_edited_request_is_promised_anew(full: Bench):
+def test_an_edited_request_is_promised_again(full: Bench):
     full.passes(AFTER_S)
     promised = entry(full, "big").booking
     said = full.asks(asked("big", claim(profile="4g.20gb"), revision=2))
@@ -152,7 +152,7 @@ def test_a_place_that_cannot_be_promised_is_not_looked_for_all_the_time():
     assert 2 <= group.promise_failures <= 5
 
 
-def test_who_was_promised_a_place_by_another_allocator_keeps_nobody_from_the_next():
+def test_a_promise_of_another_allocator_keeps_no_request_from_the_next_place():
     """It was kept out by a limit, and the next turn was its; others would wait until it has what it was promised."""
     bench = yard(gpus=3, promises_percent=67)
     for name, priority in (("first", 3), ("second", 2), ("third", 1)):

@@ -102,7 +102,7 @@ def test_percents_of_compute_come_and_go_whole(bench):
     assert usage(ctx, "default") == first
 
 
-def test_nobody_is_let_in_beside_others_on_a_gpu_that_its_agent_could_not_read_yet(empty):
+def test_no_tenant_joins_others_on_a_gpu_that_its_agent_could_not_read_yet(empty):
     """On a device without a size there is room for any share: the SMs of two pods are promised a third one's too."""
     known = gpu_report("node-a", 0, model="a30-24gb")
     bench = with_gpus(empty, known)

@@ -81,7 +81,7 @@ def test_decisions_are_counted_by_what_came_of_them_and_why(measured, counts):
     assert all(labels[1] not in {"", "none"} for labels in series if labels[0] != "granted")
 
 
-def test_what_is_read_again_is_nobodys_present(measured, counts):
+def test_what_is_read_again_is_no_present(measured, counts):
     """After each lost connection the fleet would look as if everything had just taken no time, or hours."""
     measured.handle(ReadingStarted(Stream.STATE, Incarnation("1000")))
     measured.observe(subjects.request(RequestId("old")), asked("old", claim(profile="1g.5gb")))
@@ -135,7 +135,7 @@ def test_a_pod_that_waits_longer_than_a_reading_lasts_is_counted(said, measured,
     assert phases(counts) == {"place": (1, 900.0), "make": (1, 302.0)}
 
 
-def test_what_was_said_during_a_reading_is_timed_by_nobody(said, measured, counts):
+def test_what_was_said_during_a_reading_is_not_timed(said, measured, counts):
     """A bus that was away for an hour would make every slice take an hour."""
     write = slow(measured)
     granted = Entry(write.subject, next(measured.sequence), write.operation, write.message)

@@ -136,7 +136,7 @@ def test_pods_that_have_ended_leave_only_their_last_words(bench):
     assert not ctx.outbox.busy(subjects.binding(RequestId("p29")))
 
 
-def test_who_stands_by_keeps_nobody_in_mind_who_has_gone(bench):
+def test_a_standby_remembers_no_pod_that_has_gone(bench):
     """For months others work: all that ever was would be kept, and looked at when it takes over."""
     ctx, node = bench.allocator.ctx, NodeName("node-a")
     of_node = (
