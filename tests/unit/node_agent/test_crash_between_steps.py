@@ -105,7 +105,7 @@ def test_an_instance_with_the_id_of_one_that_just_went_is_its_own_slices_after_a
     assert node.instances(0) == [("1g.5gb", 0, 1)]
 
 
-def test_a_compute_instance_that_somebody_made_while_the_agent_was_down_is_left_alone(node):
+def test_a_foreign_compute_instance_of_while_the_agent_was_down_is_left_alone(node):
     """Ours was destroyed, and the journal says so: what is there is an administrator's."""
     booking = node.booking("a1", ON_MIG)
     node.serve(booking)
@@ -176,7 +176,7 @@ def test_what_loses_its_compute_instance_while_it_is_made_leaves_nothing(node, i
 
 
 @pytest.mark.parametrize("profile", ["1g.5gb+me", "1g.5gb"])
-def test_an_instance_that_somebody_made_in_the_place_of_ours_is_left_alone(node, profile):
+def test_a_foreign_instance_in_the_place_of_ours_is_left_alone(node, profile):
     """Its user would lose it. One that looks like ours cannot be distinguished, and is unused; the id is used again."""
     _changed_while_it_is_made(node, node.booking("a1", (0, "1g.5gb", 0, 1)), profile=profile)
     assert len(node.instances(0)) == (1 if profile.endswith("me") else 0)

@@ -99,7 +99,7 @@ async def test_a_pod_that_does_not_end_is_named_with_its_processes(tmp_path, pro
         assert refused.value.details() == f"pod {UID} still has 12 processes on n1: {pids}"
 
 
-async def test_everybody_who_waits_is_answered_when_the_last_process_ends(tmp_path, proc, monkeypatch):
+async def test_every_waiting_call_is_answered_when_the_last_process_ends(tmp_path, proc, monkeypatch):
     """Fifty pods that end at once share the looks at the node's processes, and none is forgotten."""
     looks, waiting, enough, loop = [], threading.Semaphore(0), asyncio.Event(), asyncio.get_running_loop()
     left_of = PodExitWait.left_of
@@ -128,7 +128,7 @@ async def test_everybody_who_waits_is_answered_when_the_last_process_ends(tmp_pa
     assert len(looks) < 50
 
 
-async def test_without_proc_nobody_is_said_to_be_gone(tmp_path, proc):
+async def test_without_proc_no_process_is_said_to_be_gone(tmp_path, proc):
     """What cannot be looked at is no proof that a device is free."""
     async with _called(tmp_path, proc, within_s=5) as node:
         shutil.rmtree(proc.root)

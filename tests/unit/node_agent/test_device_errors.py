@@ -132,7 +132,7 @@ def test_what_cannot_be_made_again_is_degraded_and_tried_again(make_node):
     assert isinstance(node.word("a1"), SliceReady)
 
 
-def test_a_whole_gpu_that_somebody_puts_in_mig_mode_is_degraded_until_it_is_out_of_it(node):
+def test_a_whole_gpu_that_is_put_in_mig_mode_by_hand_is_degraded_until_it_is_out_of_it(node):
     """Its pod has no device any more, and no message would say so."""
     node.ready(node.booking("a1", (2, None, 0, 8)))
     node.change_gpu(2, mig=True)
@@ -188,7 +188,7 @@ def test_a_lost_journal_is_rebuilt_from_devices_and_ledger(node, damage, crash_a
     assert (node.instances(0), node.instances(1), node.tickets.names()) == ([], [], ())
 
 
-def test_a_grant_that_failed_is_tried_again_when_it_is_ordered_anew(node):
+def test_a_grant_that_failed_is_tried_again_when_it_is_ordered_again(node):
     node.fault(ci_fails=1)
     booking = node.serve(node.booking("a1", *TWO))
     assert isinstance(node.word("a1"), SliceFailed)

@@ -29,7 +29,7 @@ def node(make_node):
     return opened(make_node)
 
 
-def test_what_is_offered_is_what_nobody_has(node):
+def test_what_is_offered_is_what_is_free(node):
     """People would count on slices that are taken, or not know of those that are free."""
     before = {"1g.5gb": 1, "2g.10gb": 1, "3g.20gb": 1}
     seen = report(node)

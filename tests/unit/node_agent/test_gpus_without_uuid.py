@@ -138,7 +138,7 @@ def test_whatever_changes_on_a_gpu_is_seen_at_once(changed: ShownFacts):
     assert devices.shown(SEEN) == before
 
 
-def test_a_gpu_that_was_read_anew_is_shown_as_it_is_now():
+def test_a_gpu_that_was_read_again_is_shown_as_it_is_now():
     devices = Devices([GPU])
     devices.shown(SEEN)
     devices.add(SimpleNamespace(gpu=GPU.uuid, profile="1g.5gb", start=4, size=1), 2)

@@ -35,7 +35,7 @@ def test_a_fault_is_told_keeps_others_out_and_passes(node):
     assert node.agent.snapshot().gpus[0].quarantined == ()
 
 
-def test_a_home_that_nobody_claims_is_cleared_away_when_its_daemon_is_dead(node):
+def test_an_orphaned_home_is_cleared_away_when_its_daemon_is_dead(node):
     """Directories of long gone homes would fill the node."""
     node.ready(node.share("a1", ON_MIG))
     node.mps.die(node.mps.living()[0])
@@ -121,7 +121,7 @@ def out_of_use(node, place):
 
 
 @PLACES
-def test_nobody_is_put_beside_a_process_of_which_nothing_tells(node, place):
+def test_no_tenant_is_put_beside_an_unrecorded_process(node, place):
     """Two pods would have one part of a GPU: one gets it, and the other still computes there."""
     lose_both_while_one_leaves(node, place)
     assert out_of_use(node, place) == [(place[2], place[3])]

@@ -205,7 +205,7 @@ def test_a_gpu_that_was_only_slow_is_not_registered_twice(library, one, code):
     assert len(library.registered[gpu.uuid]) == (2 if code == LOST else 1)
 
 
-def test_a_stale_handle_that_still_shows_its_uuid_is_fetched_anew(one):
+def test_a_stale_handle_that_still_shows_its_uuid_is_fetched_again(one):
     """After a reset of the GPU the agent would fail until its own restart."""
     gpu, gpus = one
     gpus.read()
@@ -374,7 +374,7 @@ def test_a_driver_of_the_version_before_tells_all_its_processes(library, begin, 
     assert [holder.pid for holder in gpus.processes(gpu.uuid, gpu.uuid)] == [100, 101, 102]
 
 
-def test_who_cannot_be_looked_at_is_not_taken_for_nobody(library, begin, tmp_path, monkeypatch):
+def test_a_process_that_cannot_be_looked_at_is_not_taken_for_none(library, begin, tmp_path, monkeypatch):
     """Without /proc the device would count as free; without a descriptor left, a tenant's process be of no pod."""
     gpu = library.gpu(mig=[0, 0], pids=[100])
     with pytest.raises(port.DeviceError, match="cannot be listed"):
@@ -457,7 +457,7 @@ def test_a_gpu_that_tells_its_uuid_at_last_is_to_be_read(library, begin, monkeyp
     assert gpus.nameless() == {}
 
 
-def test_an_error_of_nobody_known_has_all_read_and_breaks_none(library, begin):
+def test_an_error_of_an_unknown_gpu_has_all_read_and_breaks_none(library, begin):
     """One event that cannot be placed would take every GPU of the node out of the fleet."""
     gpu, other = library.gpu(), library.gpu()
     gpus = begin()

@@ -169,7 +169,7 @@ def out_of_use(node):
     return [(span.start, span.size) for span in node.agent.snapshot().gpus[2].quarantined]
 
 
-def test_a_whole_gpu_that_serves_a_daemon_of_nobody_known_is_out_of_use(node):
+def test_a_whole_gpu_that_serves_an_unknown_daemon_is_out_of_use(node):
     """Such a GPU would be granted to pods that wait for ever: nothing that is seen there says that it is not free."""
     node.serve(node.share("a1", WHOLE))
     node.tickets.remove(*node.tickets.names())
@@ -182,7 +182,7 @@ def test_a_whole_gpu_that_serves_a_daemon_of_nobody_known_is_out_of_use(node):
     assert (what_is_left(node), out_of_use(node)) == ([], [])
 
 
-def test_a_share_that_is_put_beside_a_daemon_of_nobody_known_changes_nothing_for_its_tenants(node):
+def test_a_share_that_is_put_beside_an_unknown_daemon_changes_nothing_for_its_tenants(node):
     """The GPU would take processes that go past the daemon, beside a pod whose ticket is doubted; or be granted."""
     node.serve(node.share("a1", WHOLE))
     (ticket,) = node.tickets.names()

@@ -87,7 +87,7 @@ def test_what_is_ours_keeps_its_mark_when_another_is_refused_there(marks, tmp_pa
 
 @pytest.mark.parametrize("kind", [DeviceErrorKind.GPU_LOST, DeviceErrorKind.UNKNOWN])
 @pytest.mark.parametrize(("order", "mark"), [(DESTROY, PLACE), (SetComputeMode(1, GPU, exclusive_process=True), MODE)])
-def test_a_step_of_which_nobody_knows_whether_it_was_taken_leaves_its_mark(marks, tmp_path, kind, order, mark):
+def test_a_step_with_an_unknown_outcome_leaves_its_mark(marks, tmp_path, kind, order, mark):
     """An instance, or a mode, that exists after all would be orphaned for good."""
     if order is DESTROY:
         marks.carry_out(Made(), CREATE)
@@ -124,7 +124,7 @@ def test_a_mark_ends_with_its_instance_and_with_the_boot(marks, tmp_path):
     assert there(tmp_path, "boot-2") == []
 
 
-def test_a_place_without_a_mark_is_known_to_be_nobodys_of_ours(marks, tmp_path):
+def test_a_place_without_a_mark_is_known_to_be_foreign(marks, tmp_path):
     """An agent that lost its journal would take for a slice's what an administrator has made."""
     marks.found(())
     assert marks.unmarked() is None, "no GPU was shown"
@@ -140,7 +140,7 @@ def test_a_place_without_a_mark_is_known_to_be_nobodys_of_ours(marks, tmp_path):
 
 
 @pytest.mark.parametrize("there", [replace(EMPTY[0], instances=(INSTANCE,)), replace(EMPTY[0], lost=True)])
-def test_marks_that_somebody_removed_say_nothing_before_the_next_boot(tmp_path, there):
+def test_removed_marks_say_nothing_before_the_next_boot(tmp_path, there):
     """What was made before would count as foreign, and stay on its GPU although its pod waits for it."""
     OwnershipMarks(tmp_path / "marks", "boot-1").found(EMPTY)
     shutil.rmtree(tmp_path / "marks")

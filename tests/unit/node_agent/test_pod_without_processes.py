@@ -158,7 +158,7 @@ async def test_a_process_of_a_pod_is_found_until_it_has_ended(threads, version, 
         assert await pods.left_of(UID) == (), "a zombie holds nothing"
 
 
-async def test_an_agent_that_sees_only_itself_does_not_say_that_nobody_is_there(threads, tmp_path):
+async def test_an_agent_that_sees_only_itself_does_not_say_that_no_process_is_there(threads, tmp_path):
     """All slices would be given back under their pods. In Kind and k3d a kubelet shows that its pods are seen."""
     pods = PodProcesses(_fake(tmp_path, "python"), threads, has_kubelet=True)
     assert "hostPID" in pods.why_unseen()

@@ -144,7 +144,7 @@ def booking(gpu: GpuUuid) -> Booking:
     return booking_of("r1_a_1", NODE, (device,), request="r1", owner="u1", namespace="ns", name="pod")
 
 
-def test_who_destroys_instances_of_somebody_else_as_told_destroys_no_slice(well, hardware):
+def test_the_advice_to_destroy_foreign_instances_destroys_no_slice(well, hardware):
     """`nvidia-smi mig -dci` without ids destroys every instance of the node that is idle at that moment (MIG guide)."""
     gpu, gi_id = made_by_hand(hardware)
     remedy = only(well, Check.INSTANCES, "warning").remedy
@@ -152,7 +152,7 @@ def test_who_destroys_instances_of_somebody_else_as_told_destroys_no_slice(well,
         assert f"nvidia-smi mig {destroys} -i {gpu} -gi {gi_id}" in remedy
 
 
-def test_nobody_is_told_to_destroy_instances_whose_journal_was_not_read(well, hardware):
+def test_no_advice_is_to_destroy_instances_whose_journal_was_not_read(well, hardware):
     """A check as another user, or in another directory, than the agent's destroys its slices on our advice."""
     made_by_hand(hardware)
     shared = frozenset({hardware.read().gpus[1].uuid})

@@ -68,7 +68,7 @@ def test_a_tenants_process_is_known_under_every_cgroup_layout(tmp_path, cgroup):
 
 
 @pytest.mark.parametrize("cgroup", NO_POD.values(), ids=NO_POD)
-def test_a_process_of_the_node_is_nobodys_pod(tmp_path, cgroup):
+def test_a_process_of_the_node_is_of_no_pod(tmp_path, cgroup):
     """Else a slice would wait for a daemon of the node that never ends."""
     assert not told(tmp_path, 40, cgroup=cgroup).owner_of(40)
 

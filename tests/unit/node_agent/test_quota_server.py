@@ -363,7 +363,7 @@ def test_the_homes_of_a_node_have_library_and_sockets(homes, connect, tmp_path):
 
 
 @pytest.mark.parametrize("lost", ["a.sock", "libsluice-quota.so"])
-def test_a_home_whose_sockets_are_gone_is_begun_anew(homes, connect, tmp_path, lost):
+def test_a_home_whose_sockets_are_gone_is_restarted(homes, connect, tmp_path, lost):
     """After its memory disk was emptied the time of new processes is not enforced, silently."""
     order = SetQuotas(1, HomeId("h1"), (_tenant("a"), _tenant("b")))
     homes.set(order)
@@ -402,7 +402,7 @@ def test_what_was_counted_is_told_at_once_whatever_is_under_way(homes, goes_on, 
     assert homes.usage() == {}
 
 
-def test_a_scheduler_that_died_is_begun_anew(homes, connect, tmp_path, monkeypatch):
+def test_a_scheduler_that_died_is_restarted(homes, connect, tmp_path, monkeypatch):
     """Otherwise a defect of ours ends the time quota of a home until the agent is restarted."""
     order = SetQuotas(1, HomeId("h1"), (_tenant("a"),))
     homes.set(order)
@@ -433,7 +433,7 @@ def test_a_scheduler_that_is_slow_ends_no_agent_and_is_told_again(homes, goes_on
 
 
 @pytest.mark.parametrize("step", ["add", "change", "remove"])
-def test_what_a_scheduler_did_after_nobody_waited_any_longer_is_in_nobodys_way(homes, goes_on, monkeypatch, step):
+def test_what_a_scheduler_did_after_the_last_wait_is_in_no_tenants_way(homes, goes_on, monkeypatch, step):
     """The machine stood still while a tenant came or went: its home has no time quota until the agent starts again."""
     before = (_tenant("a"), *((_tenant("b"),) if step != "add" else ()))
     after = (_tenant("a"), *((_tenant("b", 500 if step == "change" else 300),) if step != "remove" else ()))

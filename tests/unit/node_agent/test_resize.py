@@ -293,7 +293,7 @@ def test_a_container_that_was_seen_with_the_new_ticket_stays_new(make_node, late
     assert _told(node) == (2, 1000, False)
 
 
-def test_a_container_that_began_while_nobody_could_look_is_no_late_one(make_node):
+def test_a_container_that_began_unobserved_is_no_late_one(make_node):
     node, _, _ = _shrunk(*_with_pods(make_node))
     node.unseen = "too many open files"
     node.tick(node.config.container_start_s)
@@ -354,7 +354,7 @@ def test_a_client_beside_the_container_that_shrinks_does_not_count(make_node):
     assert _told_next(node) == (2, 1000, False)
 
 
-def test_a_client_that_began_anew_before_clients_were_noted_does_not_count(make_node):
+def test_a_client_that_restarted_before_clients_were_noted_does_not_count(make_node):
     node, booking = _with_pods(make_node)
     node.order(_adjusted(node, booking, memory_mib=1000))
     node.handle(node.carry_out(node.up_to(MakeTicket)))

@@ -49,7 +49,7 @@ def test_a_warm_instance_that_holds_the_last_media_engine_goes_first(warm):
     assert warm.instances(0) == [("1g.5gb+me", 2, 1)]
 
 
-def test_one_that_somebody_else_put_to_use_is_left_alone(warm):
+def test_one_that_another_program_uses_is_left_alone(warm):
     _given_back(warm)
     warm.change_instance(uuid="MIG-of-another")
     warm.tick(11.0, times=10)
@@ -102,7 +102,7 @@ def test_nothing_is_kept_on_a_gpu_that_does_not_say_what_is_in_it(make_node, sha
     assert [i.uuid for i in node.hardware.read().gpus[0].instances] == [""]
 
 
-def test_one_that_cannot_be_destroyed_is_told_and_its_place_given_to_nobody(warm):
+def test_one_that_cannot_be_destroyed_is_reported_and_its_place_stays_booked(warm):
     """Its place would be granted again and again, to slices that cannot be created, for no visible reason."""
     _given_back(warm)
     warm.refused = [DestroyGpuInstance] * 5
