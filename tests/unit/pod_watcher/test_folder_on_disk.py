@@ -130,7 +130,7 @@ def test_a_second_pod_watcher_on_the_same_data_does_not_start(tmp_path):
         assert again.load() == ()
 
 
-async def test_a_leased_manifest_counts_only_while_somebody_holds_it(folder):
+async def test_a_leased_manifest_counts_only_while_it_is_held(folder):
     """A process that was killed with a slice would keep it forever."""
     (folder.path / "a.yaml").write_text("a: 1\n")
     leased = folder.path / "run.leased.yaml"

@@ -53,7 +53,7 @@ async def test_what_is_in_the_file_is_passed_on_once_and_each_change_of_it(tmp_p
     assert found == [LimitsRead("a"), LimitsRead("b")]
 
 
-async def test_at_the_start_a_file_that_nobody_is_writing_counts_at_once(tmp_path):
+async def test_at_the_start_a_file_that_is_not_being_written_counts_at_once(tmp_path):
     path = tmp_path / "limits.toml"
     path.write_text("a")
     assert await seen(path) == []

@@ -49,7 +49,7 @@ def test_what_is_wrong_in_a_pods_resources_is_refused_by_its_field(bench, text, 
     assert rejected.refusal.field == field
 
 
-def test_a_change_of_what_the_node_needs_is_asked_for_anew_before_there_is_a_slice(bench):
+def test_a_change_of_what_the_node_needs_is_asked_for_again_before_there_is_a_slice(bench):
     """A pod that waits because of its selector is helped by mending the selector."""
     bench.edit("a.yaml", shared())
     bench.edit("a.yaml", shared(zone="east"))

@@ -261,7 +261,7 @@ def test_a_plain_debug_container_is_let_into_a_gpu_pod():
         ({"driver_capabilities": ("compute", "video")}, "driver_capabilities lacks 'utility'"),
     ],
 )
-def test_rules_that_would_open_a_door_or_deny_everybody_are_refused(rules, message):
+def test_rules_that_would_open_a_door_or_deny_all_pods_are_refused(rules, message):
     """A slip in the settings must end the start, not the isolation."""
     with pytest.raises(ValueError, match="^" + re.escape(message)):
         AdmissionConfig(**rules)

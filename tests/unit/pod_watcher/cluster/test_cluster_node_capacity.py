@@ -291,7 +291,7 @@ def test_where_volumes_are_is_asked_again_while_the_api_server_is_away(hosts):
     assert told.note.startswith("Sluice is not allowed to read its volumes: it may not.")
 
 
-def test_a_demand_that_nobody_looks_at_is_told_to_its_owner(hosts):
+def test_a_demand_that_is_not_checked_is_reported_to_its_owner(hosts):
     """A pod of a Deployment has no kubectl that would print the warning of its admission."""
     term = {"topologyKey": "zone", "labelSelector": {}, "namespaceSelector": {"matchLabels": {"team": "ml"}}}
     hosts.create("train", "u1", spec={"affinity": {"podAffinity": {REQUIRED: [term]}}})

@@ -76,7 +76,7 @@ def test_a_removed_node_that_speaks_again_has_no_room_without_its_object(cluster
     assert said(cluster) == REMOVED
 
 
-def test_a_node_that_was_deleted_while_nobody_watched_is_removed_too(new):
+def test_a_node_that_was_deleted_unobserved_is_removed_too(new):
     """Its host facts would promise room for ever, and its grants would stay."""
     told = HostFacts(cpu_cores=8.0, memory_mib=1, pods_free=1, source="cluster")
     bench = new(bus={"sluice.host.n1": told, "sluice.node.n1": news()}).start()

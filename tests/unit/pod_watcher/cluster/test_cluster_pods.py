@@ -313,7 +313,7 @@ def test_a_source_has_not_said_all_while_a_pod_that_runs_does_not_say_what_it_as
     assert [*other.bus] == ["sluice.source.cluster"]
 
 
-def test_nobody_reads_the_pods_of_others(bench):
+def test_no_source_reads_the_pods_of_others(bench):
     """A cluster has ten times as many of them as of ours."""
     bench.automatic = False
     other = new_pod("web", "u9")
