@@ -153,7 +153,7 @@ def test_scripts_can_tell_why_a_command_failed(typed, capsys, words, code, said)
         assert not told.out
 
 
-def test_nobody_vouches_for_processes_without_being_asked():
+def test_no_command_vouches_for_processes_without_a_question():
     """A tenant's process would be left on a device that is given to the next one."""
     wanted = QuarantineRelease(allocation="a", ignore_holders=True)
     questions = []

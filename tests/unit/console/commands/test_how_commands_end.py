@@ -51,7 +51,7 @@ def test_a_full_disk_is_a_sentence_and_a_failure(words):
         ("<&-", ["security", "remove-node", "keys", "gpu-1"], 2, "sluice: no terminal to confirm on; use --yes\n"),
     ],
 )
-def test_a_stream_that_was_closed_is_one_that_nobody_reads_or_types_at(closed, words, code, says):
+def test_a_closed_stream_is_one_without_a_reader_or_a_typist(closed, words, code, says):
     """A daemon or a script that says `<&-` or `>&-`: no traceback, and the exit code that it looks for."""
     assert _ended(words, closed=closed) == (code, says)
 

@@ -247,7 +247,7 @@ def test_images_of_two_versions_are_told(well):
     assert "0.1.0: sluice-allocator; 0.2.0: sluice-inventory" in only(well, Check.VERSIONS, "warning")
 
 
-def test_pods_that_nobody_serves_are_named(well):
+def test_unserved_pods_are_named(well):
     """They would wait for ever, and `kubectl get` says only SchedulingGated."""
     seen = with_objects(well, waiting=[waiting()])
     assert "without a reason: research/train" in only(seen, Check.WAITING, "problem")

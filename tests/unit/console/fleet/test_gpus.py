@@ -26,7 +26,7 @@ def test_a_whole_gpu_without_mig_shows_its_owner(make):
     assert gpu.allocated_fraction == 1.0
 
 
-def test_a_shared_instance_shows_everybody_in_it(make):
+def test_a_shared_instance_shows_all_its_tenants(make):
     """One home, two tenants: one made, one still ordered."""
     ready, ordered = make.shared("a_1", "train"), make.shared("b_1", "serve", uid=1000)
     inventory = make.inventory(make.gpu_report(instances=(make.made("a_1"),)), make.slice(ready))

@@ -63,7 +63,7 @@ def test_whatever_is_there_or_comes_keeps_a_node_from_being_idle(fleet_state, ma
     assert not only(fleet_state(inventory, **ledger)).idle
 
 
-def test_free_instances_of_a_fixed_layout_are_nobodys(fleet_state, make):
+def test_free_instances_of_a_fixed_layout_have_no_owner(fleet_state, make):
     """A node that its administrator partitioned would never be idle."""
     free = msg.InstanceReport(gi_id=1, profile="3g.20gb", start=0, size=4, uuid="MIG-9")
     node = only(fleet_state(make.inventory(make.gpu_report(instances=(free,), fixed_layout=True))))
@@ -98,7 +98,7 @@ def test_a_stale_node_says_what_its_inventory_says(fleet_state, make):
     )  # fmt: skip
 
 
-def test_a_removed_node_is_shown_as_long_as_anybody_speaks_of_it(make):
+def test_a_removed_node_is_shown_as_long_as_a_message_names_it(make):
     removed = msg.NodeRemoved(node=NodeName(NODE), cause="the Node object was deleted")
     found = make.fleet_state(node=removed, ledger=make.grant())
     assert only(found) == FleetNodeDocument(node=NODE, state="removed", why="the Node object was deleted", pods=1)

@@ -140,7 +140,7 @@ def shown(show, document) -> str:
     return text.getvalue()
 
 
-def test_a_story_says_why_it_began_anew_and_what_helps_who_waits(make):
+def test_a_timeline_says_why_a_pod_started_again_and_what_helps_a_waiting_one(make):
     """`no free place of that size` alone leaves its owner with nothing to do."""
     pod = only(make.fleet_state(request=make.asked(), waiting=make.pending("full", FULL)))
     earlier = EarlierDocument(request="r1", cause="gpu-1 is drained (fans)")

@@ -38,7 +38,7 @@ def test_a_pod_is_found_by_whatever_a_person_knows_of_it(wanted):
 
 
 @pytest.mark.parametrize("wanted", ["team-b/train", "team-b/jobs/train.yaml", "other/train.yaml", "."])
-def test_somebody_elses_pod_is_never_taken_for_the_one_that_was_named(wanted):
+def test_a_foreign_pod_is_never_taken_for_the_one_that_was_named(wanted):
     """Else `sluice adjust team-b/train` would change the share of team-a, where there is no such pod in team-b."""
     of_a_cluster = pod("r1", origin="team-a/train", namespace="team-a", source="cluster")
     assert matching([of_a_cluster, pod("r2", name="server", origin="team-a/jobs/train.yaml")], wanted) == []

@@ -63,7 +63,7 @@ def life(make, request: str, *, evicted: bool) -> list[HistoryMessage]:
     return [heard(f"{noun}.{request}", word, request if word is asked else "") for noun, word in words.items()]
 
 
-def test_a_pod_that_was_evicted_is_told_why_it_began_anew(make):
+def test_a_pod_that_was_evicted_shows_why_it_started_again(make):
     """Its owner sees a pod that started again, and its new request knows nothing of the reason."""
     history = [*life(make, "r1", evicted=False), *life(make, "r2", evicted=True), *life(make, "r3", evicted=False)]
     pods = [pod_of("r1"), pod_of("r2"), pod_of("r3"), pod_of("r9", name="another")]
@@ -80,14 +80,14 @@ def test_a_pod_that_was_evicted_is_told_why_it_began_anew(make):
         ((), ["r1"]),
     ],
 )
-def test_nobody_is_told_of_an_eviction_that_was_not_his(make, lives, others):
+def test_no_pod_shows_an_eviction_that_was_not_its_own(make, lives, others):
     """One between ended by itself; a later one; a pod of another name; a history that has forgotten."""
     history = [each for request, evicted in lives for each in life(make, request, evicted=evicted)]
     known = [pod_of("r3"), pod_of("r1", name="another"), *(pod_of(request) for request in others)]
     assert evicted_before(known[0], known, history) is None
 
 
-def test_a_pod_without_a_name_is_nobodys_successor(make):
+def test_a_pod_without_a_name_is_no_successor(make):
     """Requests of which nothing is known any more have all the same name: none."""
     history = [*life(make, "r1", evicted=True), *life(make, "r2", evicted=False)]
     nameless = [pod_of(request, name="") for request in ("r1", "r2")]

@@ -89,7 +89,7 @@ def test_a_drain_takes_a_cordon_further_and_a_cordon_ends_no_drain():
     assert word(cordoned("G1", drain=True), "G1", why="power") == cordoned("G1", why="power", drain=True)
 
 
-def test_a_drain_never_evicts_whom_nobody_named():
+def test_a_drain_never_evicts_a_pod_that_was_not_named():
     """One message is of one kind: draining G2 beside a cordoned G1 would evict the pods on G1."""
     for before in (cordoned("G1"), cordoned()):
         with pytest.raises(CordonError, match="is cordoned already"):
@@ -180,7 +180,7 @@ async def test_no_connection_waits_for_a_person(make, monkeypatch):
     assert await cordon.drain("", target, yes=False, wait_s=None, form="", run=RunId("typed"), ask=thinks) == 1
 
 
-async def test_whoever_stops_waiting_is_told_that_the_drain_goes_on(capsys):
+async def test_a_user_who_stops_waiting_reads_that_the_drain_goes_on(capsys):
     """Ctrl-C would look like the end of the drain, and pods would go on being evicted."""
     waiting = asyncio.create_task(wait_until_left(MemoryBroker().bus("operator"), NODE, (), 30))
     await asyncio.sleep(0)

@@ -68,7 +68,7 @@ async def test_no_connection_waits_for_a_person(bus, monkeypatch):
         (False, 2, "sluice node remove: no terminal to confirm on, and nothing was done; use --yes\n"),
     ],
 )
-async def test_a_no_and_nobody_to_ask_are_told_apart(make, bus, monkeypatch, tmp_path, capsys, asked, code, said):
+async def test_a_no_and_a_missing_terminal_are_told_apart(make, bus, monkeypatch, tmp_path, capsys, asked, code, said):
     """By the exit codes of docs/cli.md: a script that calls again with --yes stops at a person's no."""
     monkeypatch.setattr(node_remove, "connected", lambda _url: contextlib.nullcontext(bus))
     typed = tmp_path / "typed"

@@ -87,7 +87,7 @@ def test_a_namespace_is_shown_with_its_limits_beside_what_it_has(make):
     ]
 
 
-def test_nothing_is_said_of_nobody(make):
+def test_nothing_is_said_without_a_holder(make):
     """A sentence instead of an empty table; a quota that was lifted is none."""
     fleet_state = make.fleet_state()
     fleet_state.values[WORD.subject] = QuotaUnset(namespace="lab")
@@ -240,7 +240,7 @@ async def test_a_bus_that_never_answers_ends_in_a_sentence(broker):
     assert bus.writes == ATTEMPTS_MAX
 
 
-async def test_a_server_that_lags_does_not_make_an_own_word_somebody_elses(broker):
+async def test_a_server_that_lags_does_not_make_an_own_message_foreign(broker):
     """The person would read that nothing was written, or that a node that is being removed keeps what it has."""
     bus = Faulty(broker.bus("a"), "answer lost")
     shown = iter([TimeoutError(), None])

@@ -80,7 +80,7 @@ def test_only_agents_are_told_what_is_theirs(option, variable):
     assert {(launch.service, launch.variables[variable]) for launch in told} == {("node-agent", "/x")}
 
 
-def test_the_library_is_what_was_built_here_unless_somebody_says_otherwise(tmp_path, monkeypatch):
+def test_the_library_is_what_was_built_here_by_default(tmp_path, monkeypatch):
     """`off` would be overruled by a file that lies about, or no `sluice up` would ever enforce time."""
     monkeypatch.delenv(system.QUOTA_LIBRARY_VARIABLE, raising=False)
     monkeypatch.setattr(system, "QUOTA_BUILT", tmp_path / "built.so")

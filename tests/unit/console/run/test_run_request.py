@@ -152,7 +152,7 @@ def test_who_waits_reads_why():
         ("true", {"sm": "101"}, 125, "--sm = '101': "),
     ],
 )
-def test_what_cannot_run_is_told_before_anybody_is_asked(tmp_path, command, ask, code, words):
+def test_what_cannot_run_is_reported_before_any_question(tmp_path, command, ask, code, words):
     """Not after an hour in the queue; with the shell's exit codes, and never by a traceback."""
     (tmp_path / "program").write_text("x")
     (tmp_path / "program").chmod(stat.S_IRUSR)

@@ -187,7 +187,7 @@ def test_a_removed_node_takes_its_gpus_with_it(page, make):
     assert page.board.nodes() == []
 
 
-def test_a_broker_that_begins_anew_makes_nodes_unusable_until_they_are_opened(page, make):
+def test_a_recreated_broker_makes_nodes_unusable_until_they_are_opened(page, make):
     page.hear(**open_node(make))
     page.board.incarnation("2")
     told, _ = page.step()
