@@ -104,7 +104,7 @@ def test_the_console_and_a_service_that_does_not_exist_leave_everything(installe
     assert set(prune.SERVICES) == set(SERVICES)
 
 
-def test_a_dockerfile_brings_no_compiler_and_ends_as_nobody():
+def test_a_dockerfile_brings_no_compiler_and_ends_unprivileged():
     """The last stage installs nothing, has the same base, and is not root."""
     first, last = DOCKERFILE.split("\nFROM ")[1:]
     assert first.startswith("${BASE_IMAGE} AS build")
@@ -186,7 +186,7 @@ def test_another_engine_builds_the_same(engine, tmp_path):
     assert "deploy/docker/Dockerfile" in context
 
 
-def test_the_brokers_image_is_the_program_and_a_folder_for_everybody(engine):
+def test_the_brokers_image_is_the_program_and_a_folder_for_all_users(engine):
     """A volume takes from that folder its owner, and the broker runs without root."""
     program = server_binary()
     words, context = engine("broker", NATS_SERVER=str(program))
@@ -262,7 +262,7 @@ def test_a_daemon_is_in_no_control_group_of_the_agents(control):
     assert {group.partition("::")[2] or group.rpartition(":")[2] for group in groups} == {"/sluice-mps"}
 
 
-def test_a_daemon_shares_memory_with_its_clients_and_with_nobody_else(control):
+def test_a_daemon_shares_memory_with_its_clients_alone(control):
     """Clients in containers have a /dev/shm of their own: they would not find what the daemon put into the host's."""
     shared = Path(control["CUDA_MPS_PIPE_DIRECTORY"]).parent / "shm"
     of_host = set(Path("/dev/shm").iterdir())

@@ -118,7 +118,7 @@ def test_every_service_understands_its_environment(rendered: Rendering, overlay,
     assert looked_at >= 6
 
 
-def test_time_is_enforced_unless_somebody_takes_that_away(rendered: Rendering):
+def test_time_is_enforced_by_default(rendered: Rendering):
     """A fractional pod is promised a part of the time that its neighbours take; or the quota cannot be switched off."""
     found = []
     for components in ((), ("no-time-quota",)):

@@ -95,7 +95,7 @@ MARKS = {
 
 
 @pytest.mark.parametrize("mark", MARKS)
-def test_nobody_is_served_from_a_namespace_that_is_left_alone(rendered: Rendering, mark):
+def test_no_pod_is_served_from_a_namespace_that_is_left_alone(rendered: Rendering, mark):
     """A pod that was let in elsewhere would get a slice unseen. Who takes GPUs without us is let alone there."""
     policy = policy_of(rendered, "sluice-left-alone")
     (where,) = policy["spec"]["matchConstraints"]["namespaceSelector"]["matchExpressions"]
@@ -105,7 +105,7 @@ def test_nobody_is_served_from_a_namespace_that_is_left_alone(rendered: Renderin
 
 
 @pytest.mark.parametrize("mark", MARKS)
-def test_with_opt_in_nobody_is_served_past_the_webhook(rendered: Rendering, mark):
+def test_with_opt_in_no_pod_is_served_past_the_webhook(rendered: Rendering, mark):
     """A pod that was let in once, exported and made privileged, would get a slice where no webhook looks at it."""
     policy = (rendered, "sluice-no-side-door", MARKS[mark], ["opt-in"])
     assert refused(*policy) == [NOT_ENABLED]

@@ -69,7 +69,7 @@ def test_an_account_has_exactly_the_rights_that_its_service_uses(rendered: Rende
 
 @pytest.mark.parametrize("account", ACCOUNTS)
 @pytest.mark.parametrize("asked", FORBIDDEN, ids=lambda right: f"{right.verb} {right.resource} {right.name}".strip())
-def test_nobody_may_do_what_would_make_him_master_of_the_cluster(rendered: Rendering, account, asked):
+def test_no_account_may_do_what_would_make_it_master_of_the_cluster(rendered: Rendering, account, asked):
     assert not may(set(rights(rendered("ha", COMPONENTS), account)), asked)
 
 

@@ -128,7 +128,7 @@ def test_no_pod_stays_behind_our_gate(cluster: Cluster) -> None:
     cluster.uninstalled("gates")
 
 
-def test_who_makes_a_pod_anew_makes_it_without_a_gate(cluster: Cluster) -> None:
+def test_a_controller_recreates_a_pod_without_a_gate(cluster: Cluster) -> None:
     """The webhook would gate it again, or its creation fail: every Deployment would wait as before."""
     cluster.make("MutatingWebhookConfiguration", "sluice", "admissionregistration.k8s.io/v1")
     cluster.uninstalled("gates")

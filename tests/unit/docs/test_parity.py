@@ -40,7 +40,7 @@ def rows() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("name", EXPORTED)
-def test_whoever_knows_the_other_allocator_finds_each_of_its_operations(name: str) -> None:
+def test_each_operation_of_another_allocator_has_its_row(name: str) -> None:
     """A reader who relies on one would look for it in vain, and take it for missing or forgotten."""
     there = [row[0] for row in rows()]
     assert any(name in re.findall(r"`(\w+)`", cell) for cell in there), f"{name} is in no row"

@@ -97,7 +97,7 @@ B, C = made("b", device(3)), made("c", device(4))
     ],
     ids=["republished", "withdrawn before", "two words of one number", "a late end", "copies of two writers"],
 )
-def test_nobody_is_blamed_where_numbers_begin_anew_or_copies_are_late(words):
+def test_no_fault_is_seen_where_numbers_begin_again_or_copies_are_late(words):
     """The judge would blame an honest agent: what counts is when a message landed."""
     assert heard(*words).violations() == []
 
@@ -115,7 +115,7 @@ def test_nobody_is_blamed_where_numbers_begin_anew_or_copies_are_late(words):
     ],
     ids=["comes back", "made over another", "lost by a pod", "two words of one number"],
 )
-def test_each_fault_is_seen_where_numbers_begin_anew(words, blamed):
+def test_each_fault_is_seen_where_numbers_begin_again(words, blamed):
     assert heard(*words).violations() == [blamed]
 
 
@@ -168,7 +168,7 @@ def test_what_stands_and_should_not_is_seen():
     assert history.violations() == [OVER]
 
 
-def test_shares_of_one_home_have_it_together_and_nobody_else_has():
+def test_shares_of_one_home_have_it_together_and_no_other_has():
     """An instance at the place of a home would take its tenants' memory."""
     home = {**device(0, 2), "share": {"memory_mib": 4096}}
     told = device(0, 2)

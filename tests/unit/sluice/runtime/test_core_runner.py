@@ -66,7 +66,7 @@ async def test_a_word_carries_the_trace_of_its_request(core, bus, running):
     assert [headers["traceparent"] for _, headers in bus.written] == [TRACEPARENT, root_traceparent("r2")]
 
 
-async def test_reading_again_starts_the_readers_anew(core, bus, running):
+async def test_reading_again_restarts_the_readers(core, bus, running):
     core.rules = lambda event: [events.ReadAgain(events.Stream.BOOK)] if event == FIRST else []
     async with running():
         bus.batches.put_nowait([FIRST])
@@ -98,7 +98,7 @@ async def test_own_instructions_are_carried_out_and_reported(core, running):
     assert core.heard == [Made(100), Made(1)]
 
 
-async def test_what_waits_for_nothing_is_done_before_anybody_else_has_a_turn(core, bus, running, monkeypatch):
+async def test_what_waits_for_nothing_is_done_before_another_task_has_a_turn(core, bus, running, monkeypatch):
     """Of many nodes in one process each goes on as far as it can: none waits for a turn of all others."""
     monkeypatch.setattr(core_runner, "SLICE_S", 60.0)  # however slow the machine is
     turns = []

@@ -104,7 +104,7 @@ def test_what_the_api_server_would_refuse_is_refused_by_its_field(spec, field) -
     assert field in read_host_needs(spec).field
 
 
-def test_a_demand_that_nobody_here_can_look_at_is_told() -> None:
+def test_a_demand_that_sluice_cannot_check_is_reported() -> None:
     """Labels of namespaces are unknown: a warning shows what counts instead."""
     by_team = apart(labelSelector={}, namespaceSelector={"matchLabels": {"team": "ml"}})
     (told,) = pod_specs.unknown_demands({"affinity": by_team})

@@ -214,7 +214,7 @@ async def test_a_new_certificate_is_shown_without_a_restart(ours):
         assert await asked(address, inventory) == "gpu-1.example"
 
 
-async def test_a_connection_is_made_anew_after_a_while_and_no_call_is_lost(ours):
+async def test_a_connection_is_renewed_after_a_while_and_no_call_is_lost(ours):
     """A client must show its certificate again, or its admission would never end."""
     inventory = security(ours.files("inventory", INVENTORY))
     seen = set()
