@@ -32,7 +32,7 @@ from simulation.schedules.forgotten import (
     LEFT_BEHIND,
     LINGERS_UNSEEN,
     NOT_KNOWN_TO_HAVE_LIVED,
-    nobodys_is_ours,
+    foreign_is_ours,
     tickets_unread,
 )
 from simulation.schedules.unanswered import (
@@ -47,7 +47,7 @@ from simulation.schedules.unread import NOT_SEEN, REVOKED_UNREAD
 PLAYED: tuple[PlantedBug, ...] = (
     sent_as_decided, promised_for_ever, HALF_KEPT, BOUND_ON_WHAT_IS_KNOWN, open_while_closing, takes_what_is_there,
     never_restarted, BOTH_KEPT, TWO_BINDS, REVOKED_UNREAD, NOT_SEEN, tickets_unread,
-    NOT_KNOWN_TO_HAVE_LIVED, LEFT_BEHIND, LINGERS_UNSEEN, nobodys_is_ours, counted_on_twice, promised_is_had,
+    NOT_KNOWN_TO_HAVE_LIVED, LEFT_BEHIND, LINGERS_UNSEEN, foreign_is_ours, counted_on_twice, promised_is_had,
     latest_is_right, RELEASE_FORGOTTEN, told_in_any_life, ASKED_IN_ANY_LIFE, EVICTED_IN_ANY_LIFE, read_is_settled,
     OUTDATED_NAMES_NOTHING, numbers_outlive_their_stream, first_reason_only,
     OPENED_UNHEARD, GONE_IN_ANOTHER_LIFE, NEVER_ENTERED, REMOVED_HAS_NOTHING,

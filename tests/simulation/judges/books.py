@@ -214,10 +214,10 @@ class Books:
         that is found then. That its first one is gone is all that can be demanded.
         """
         went = bound.allocation in self.failed.keys() | self.went_with_node.keys() | self.declined.keys()
-        went = went or self.went_with_disk(bound.allocation) or self.nobody_can_tell(bound.allocation)
+        went = went or self.went_with_disk(bound.allocation) or self.is_ambiguous(bound.allocation)
         return went or (bound.request in self.ended and bound.allocation in self.gone)
 
-    def nobody_can_tell(self, allocation: str) -> bool:
+    def is_ambiguous(self, allocation: str) -> bool:
         """Whether no record of a slice is left: journal and ledger were lost, and it has no ticket.
 
         It was being created or destroyed at that moment. Its agent removes what is left (ADR 0050) and cannot tell the
@@ -240,12 +240,12 @@ class Books:
             for record in machine.journal
         )
 
-    def belongs_to_nobody(self, node: str, process: Process) -> bool:
+    def is_orphaned(self, node: str, process: Process) -> bool:
         """Whether the slice that a process runs on is an orphan by now."""
         of_pod = (one for one in self.bookings.values() if (one.node, one.owner) == (node, process.owner))
         by_name = self.revoked_by_name
         left = [one.allocation for one in of_pod if one.allocation not in self.said_gone or one.allocation in by_name]
-        return bool(left) and all(self.nobody_can_tell(allocation) for allocation in left)
+        return bool(left) and all(self.is_ambiguous(allocation) for allocation in left)
 
     def is_asked_for_as_another(self, request: str, asked: AllocationRequested) -> bool:
         """Whether a pod has another request that stands, be it on its way."""

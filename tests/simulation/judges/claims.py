@@ -223,7 +223,7 @@ class ClaimJudge:
         for booking in [one for one in books.bookings.values() if one.node == machine.node]:
             named = claim in {one.uid for one in booking.resource_claims}
             over = booking.allocation in books.revoked or booking.allocation in books.failed
-            if not named or over or books.nobody_can_tell(booking.allocation):
+            if not named or over or books.is_ambiguous(booking.allocation):
                 continue
             stands = all(machine.behind(p.gpu, p.gi_id) == p.uuid for device in before for p in device.parts)
             homes = {home_of(device.container.mps_pipe_directory) for device in before} - {""}

@@ -63,7 +63,7 @@ class NodeJudge(Books):
                     continue
                 if not self._is_of_another(machine, process, booking, device):
                     self.fail("LAW 3", f"{allocation} is said to be gone and {process} runs")
-            self._check_nobody_opens_it_late(machine, booking, device)
+            self._check_no_late_opening(machine, booking, device)
             self._check_place_is_empty(machine, booking, device)
 
     def _check_claims_are_over(self, machine: Machine, booking: Booking) -> None:
@@ -79,7 +79,7 @@ class NodeJudge(Books):
         if prepared and left and not others:
             self.fail("LAW 3", f"{booking.allocation} is said to be gone, {prepared} are prepared, and {left} is there")
 
-    def _check_nobody_opens_it_late(self, machine: Machine, booking: Booking, device: DeviceGrant) -> None:
+    def _check_no_late_opening(self, machine: Machine, booking: Booking, device: DeviceGrant) -> None:
         """No process of its pod is left that was given the device and has not opened it yet."""
         for process in machine.waiting:
             was_given = booking.allocation in self.told_devices.get(process.device, {})
@@ -243,7 +243,7 @@ class NodeJudge(Books):
         if what in {"ci destroyed", "gi destroyed"} and instance.maker == OPERATOR:
             self.fail("I13", f"foreign instance {instance} of {gpu.uuid} destroyed")
         for allocation in self.told_devices.get(instance.uuid, ()) if what == "ci destroyed" else ():
-            is_over = allocation in self.revoked or allocation in self.failed or self.nobody_can_tell(allocation)
+            is_over = allocation in self.revoked or allocation in self.failed or self.is_ambiguous(allocation)
             if not is_over:
                 self.fail("only a Revoke destroys", f"{instance.uuid} of {allocation} destroyed")
 

@@ -28,7 +28,7 @@ RARE_BUGS = Bugs()
 
 
 @RARE_BUGS.plant("inherited home trusted without a check", "I1", ticket_proofs, "_home_of")
-def _everybody_in_it_is_known(original: Any, *args: Any) -> Any:
+def _all_in_it_are_known(original: Any, *args: Any) -> Any:
     """The tickets show all tenants of a home that is taken over.
     Loses a part of its GPU: an unknown process still computes there, after journal and ledger were lost."""
     home = original(*args)

@@ -107,7 +107,7 @@ def _only_what_is_bound_lands_late(original: Any, ctx: Any, request: Any, asked:
     return isinstance(binding, Bound) and bool(original(ctx, request, asked, binding))
 
 
-def _whoever_asks_says_all(original: Any, ctx: Any, request: Any) -> Any:
+def _a_request_says_all(original: Any, ctx: Any, request: Any) -> Any:
     """A pod that asks without what it has, has nothing, in whatever incarnation of the bus that was said."""
     member = original(ctx, request)
     return replace(member, adopted_for=None) if member is not None else None
@@ -140,7 +140,7 @@ BELIEVED_BUGS += [
         "request names all its slices",
         "the slice of a job that runs: its pods' words were lost after a wipe, but for an old one",
         ("undisturbed",),
-        ((reconcile, "member_of_gang", _whoever_asks_says_all), *NAMES_NO_LIFE),
+        ((reconcile, "member_of_gang", _a_request_says_all), *NAMES_NO_LIFE),
     ),
     PlantedBug(
         "pod without our label ignored",

@@ -13,9 +13,9 @@ from simulation.schedules.forgotten import (
     NOT_KNOWN_TO_HAVE_LIVED,
     a_new_disk_and_a_gpu_that_refuses,
     a_ticket_says_nothing_that_can_be_believed,
+    foreign_is_ours,
     forget,
     journal_and_ledger_are_lost,
-    nobodys_is_ours,
     tickets_unread,
     what_was_under_way_is_lost,
     who_lingers_on_a_whole_gpu_is_seen,
@@ -82,10 +82,10 @@ def test_ordinary_seeds_lose_journals_beside_what_is_hard_to_tell_apart() -> Non
     assert sum(plan.keep_warm_s > 0 for plan in lost) >= 5
 
 
-def test_seeds_catch_an_agent_that_takes_what_somebody_made_by_hand_for_its_own() -> None:
+def test_seeds_catch_an_agent_that_takes_what_was_made_by_hand_for_its_own() -> None:
     """An administrator would lose an instance with a node's journal."""
     drawn = map(draw_plan, dose(DOSE, found_at=18))
-    assert_found(nobodys_is_ours, (plan for plan in drawn if {"journal lost", "foreign"} <= kinds(plan)))
+    assert_found(foreign_is_ours, (plan for plan in drawn if {"journal lost", "foreign"} <= kinds(plan)))
 
 
 @pytest.mark.parametrize("size", [900, 38000], ids=["smaller", "larger"])
@@ -112,7 +112,7 @@ def test_beside_a_process_of_which_nothing_tells_any_more_a_share_becomes_smalle
     scene.finish(once=lambda: [process.memory_mib for _, process in machine.processes()] == [size])
 
 
-def test_an_instance_of_a_fixed_layout_is_handed_to_nobody_while_a_client_of_a_forgotten_home_is_on_it() -> None:
+def test_an_instance_of_a_fixed_layout_is_not_granted_while_a_client_of_a_forgotten_home_is_on_it() -> None:
     """Its node is opened before its agent could look who is there, for its GPUs are slow: so it is granted."""
     scene = Scene(MIG_NODE, layouts={"GPU-node-0-0": (("7g.40gb", (0, 8)),)})
     scene.serve("goes", mps(4000), lingers_s=25.0)
@@ -155,7 +155,7 @@ def dies_between_two_tickets(scene: Scene) -> Instance:
     return first
 
 
-def test_what_is_left_of_a_share_that_lost_its_ticket_goes_when_nobody_uses_it() -> None:
+def test_what_is_left_of_a_share_that_lost_its_ticket_goes_when_it_is_unused() -> None:
     """It was to get another one at once, being resized: no record is left of it, and its pod asks again."""
     scene = Scene(MIG_NODE)
     scene.serve("a", mps(9000))

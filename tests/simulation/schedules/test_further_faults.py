@@ -108,7 +108,7 @@ def test_an_ask_that_lands_when_its_pod_has_another_id_is_withdrawn() -> None:
 
 @pytest.mark.parametrize("edited", [False, True])
 @pytest.mark.parametrize("cluster", [False, True])
-def test_the_judge_sees_that_a_pod_is_given_up_which_nobody_has_touched(cluster: bool, edited: bool) -> None:
+def test_the_judge_sees_that_an_untouched_pod_is_given_up(cluster: bool, edited: bool) -> None:
     """Right after it was asked for, too; only of a pod of a folder that was edited an older request may go so soon."""
     scene = Scene(cluster=cluster)
     scene.pod("a", sliced("3g.20gb"))
@@ -139,7 +139,7 @@ def test_the_judge_sees_that_a_slice_is_taken_from_a_pod_because_it_is_ill(faile
 
 
 @pytest.mark.parametrize("is_shown", [False, True])
-def test_the_judge_blames_nobody_for_a_release_of_what_nobody_has_told_of_since_a_wipe(is_shown: bool) -> None:
+def test_the_judge_allows_a_release_of_what_was_not_published_since_a_wipe(is_shown: bool) -> None:
     """Its node is not shown yet, and an API server that lags shows its pod, which is gone, without its slice."""
     scene = with_a_running_pod()
     bound, judge = scene.bound("first"), scene.world.judge
@@ -260,7 +260,7 @@ def test_no_damage_to_a_journal_passes_for_a_journal(number: int) -> None:
     assert damage(records, number)
 
 
-def test_seeds_draw_every_trouble_and_never_what_nobody_could_tell_apart() -> None:
+def test_seeds_draw_every_trouble_and_never_an_ambiguous_one() -> None:
     """A kind that is never drawn is never simulated, and one that cannot be told from others accuses wrongly."""
     drawn: set[str] = set()
     wiped_together = 0

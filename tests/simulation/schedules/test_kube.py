@@ -265,7 +265,7 @@ def _cordoned_when_it_lands(scene: Scene, what: type[msg.Grant | msg.Bound]) -> 
 
 
 @catches(KEPT_OUT)
-def test_nobody_is_pinned_to_a_node_that_was_cordoned_meanwhile() -> None:
+def test_no_pod_is_pinned_to_a_node_that_was_cordoned_meanwhile() -> None:
     """A pin cannot be changed: the pod would wait for the end of the cordon, and its slice with it.
     The slice takes longer to be made than the cordon to be seen: the pod goes to the other node."""
     scene = Scene(MIG_NODE, MIG_NODE, cluster=True)

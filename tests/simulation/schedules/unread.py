@@ -47,7 +47,7 @@ def the_journal_is_lost_while_a_gpu_is_silent(*, revoked: bool = False) -> None:
     scene.finish()
 
 
-def somebody_uses_a_place_that_was_given_back() -> None:
+def a_foreign_process_uses_a_place_that_was_given_back() -> None:
     """A slice is gone and not closed yet; its agent loses its journal, and an instance is made there by hand."""
     scene = Scene()
     scene.serve("a", sliced("3g.20gb"))

@@ -23,7 +23,7 @@ def _all_cordoning(plan: Plan) -> Plan:
 @CORDON_BUGS.plant(
     "drained by the ledger alone", ("place first", "booked first"), eviction_orders, "why_drained", _all_cordoning
 )
-def _everybody_there(original: Any, ctx: Any, grant: Any) -> Any:
+def _all_there(original: Any, ctx: Any, grant: Any) -> Any:
     """A pod with a slice on a drained node is evicted wherever it runs. Loses a pod that runs elsewhere."""
     request = grant.booking.request
     before = ctx.facts.bindings.get(request)

@@ -65,7 +65,7 @@ def _at_once(original: Any, closing_ttl_s: int) -> Any:
 
 
 @REMOVAL_BUGS.plant("removal ignores an agent that answers", "undisturbed", Agent, "_is_forgotten", _by_mistake)
-def _nobody_answers(original: Any, self: Any, event: Any) -> bool:
+def _not_answered(original: Any, self: Any, event: Any) -> bool:
     """An agent that lives reads that its node is not there, and leaves it at that.
     Loses the slices of a node that lives."""
     entry = getattr(event, "entry", None)

@@ -36,7 +36,7 @@ def _never_is_ignored(original: Any, ctx: Any, request: Any, asked: Any, **named
 
 
 @PREEMPTION_BUGS.plant("victims without opt-in", "twice opt-in", candidates, "_may_go_at", _all_preempting)
-def _nobody_asked(original: Any, ctx: Any, allocation: Any, entry: Any) -> Any:
+def _not_asked(original: Any, ctx: Any, allocation: Any, entry: Any) -> Any:
     """Any pod of lower priority is evicted, whatever it opted for. Loses a pod that never said it may go."""
     request = getattr(getattr(entry, "booking", None), "request", None)
     asked = ctx.facts.requests.get(request)
@@ -51,7 +51,7 @@ def _nobody_asked(original: Any, ctx: Any, allocation: Any, entry: Any) -> Any:
 
 
 @PREEMPTION_BUGS.plant("after omitted", ("I1", "place first"), SchedulerContext, "grant", _all_preempting)
-def _waits_for_nobody(
+def _waits_for_none(
     original: Any, self: Any, booking: Any, after: tuple[Any, ...] = (), *, evict: bool = False
 ) -> None:
     """The place is ordered at once, while its tenants are still there. Loses a place, to two."""

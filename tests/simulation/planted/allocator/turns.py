@@ -45,7 +45,7 @@ def _not_booked(original: Any, ctx: Any, allocation: Any) -> bool:
 
 
 @TURN_BUGS.plant("reservation ignores its tenants", ("I1", "I2"), SchedulerContext, "grant")
-def _waits_for_nobody(original: Any, self: Any, booking: Any, after: Any = (), **more: Any) -> None:
+def _waits_for_none(original: Any, self: Any, booking: Any, after: Any = (), **more: Any) -> None:
     """The place is booked, and its tenants are not waited for. Loses a slice still in use."""
     original(self, booking, (), **more)
 

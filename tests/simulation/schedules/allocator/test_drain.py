@@ -70,7 +70,7 @@ def play(scene: Scene, before: Before) -> None:
     ("killed", "allocators"),
     [("allocator-a", 1), ("allocator-a", 2), ("pod-watcher", 1), ("agent-node-0", 1), ("agent-node-1", 2)],
 )
-def test_a_drain_outlives_whoever_is_killed_at_any_step(killed: str, allocators: int, steps: range) -> None:
+def test_a_drain_outlives_a_kill_at_any_step(killed: str, allocators: int, steps: range) -> None:
     """Killed in the middle of the n-th event since the message: no pod is evicted twice, and none is forgotten."""
     for step in steps:
         scene = _scene(*TWO_NODES, allocators=allocators)
@@ -93,7 +93,7 @@ def test_a_drain_that_is_said_again_after_a_wipe_goes_on() -> None:
     play(scene, before)
 
 
-def test_an_uncordon_takes_the_orders_back_and_nobody_goes() -> None:
+def test_an_uncordon_takes_the_orders_back_and_no_pod_goes() -> None:
     """A pod of a node that is in use again would be restarted for nothing, whenever its source comes back."""
     scene = _scene(*TWO_NODES)
     before = run_together(scene)

@@ -39,7 +39,7 @@ def removed_after_a_wipe(scene: Scene) -> None:
     scene.world.removals.say("node-0")
 
 
-def test_the_judge_blames_nobody_who_goes_by_a_release_of_before_a_wipe_while_its_node_is_gone() -> None:
+def test_the_judge_allows_a_release_of_before_a_wipe_while_its_node_is_gone() -> None:
     """That its slice went with its node was said in time, and is so when it lands."""
     scene = Scene(MIG_NODE, MIG_NODE)
     before = scene.serve("a", sliced("7g.40gb"))

@@ -74,7 +74,7 @@ def is_revoked(landed: list[Write]) -> bool:
 @pytest.mark.parametrize(
     ("killed", "allocators"), [("allocator-a", 1), ("allocator-a", 2), ("pod-watcher", 1), ("agent-node-0", 2)]
 )
-def test_a_preemption_outlives_whoever_is_killed_at_any_step(killed: str, allocators: int, steps: range) -> None:
+def test_a_preemption_outlives_a_kill_at_any_step(killed: str, allocators: int, steps: range) -> None:
     """Killed in the middle of the n-th event since its request: no pod is evicted twice, and the place is not lost."""
     for step in steps:
         scene = two_have_to_go(allocators=allocators)
@@ -114,7 +114,7 @@ def test_nobody_goes_for_a_pod_that_is_deleted_before_its_grant_has_an_answer() 
     scene.finish()
 
 
-def test_the_judge_blames_nobody_for_a_guarantee_that_was_heard_of_only_in_the_life_before() -> None:
+def test_the_judge_allows_for_a_guarantee_that_was_observed_only_in_the_incarnation_before() -> None:
     """It was on its way to the allocator when the broker was wiped, and was not published again."""
     scene = guaranteed_one()
     scene.remove("stays")

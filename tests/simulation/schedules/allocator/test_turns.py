@@ -20,7 +20,7 @@ def test_a_large_pod_is_served_although_small_ones_never_stop_coming() -> None:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("steps", [range(1, 40, 9), pytest.param(range(1, 60), marks=pytest.mark.exhaustive)], ids=str)
 @pytest.mark.parametrize("killed", ["allocator-a", "agent-node-0", "pod-watcher"])
-def test_a_promise_outlives_whoever_is_killed_at_any_step(killed: str, steps: range) -> None:
+def test_a_promise_outlives_a_kill_at_any_step(killed: str, steps: range) -> None:
     """A crash before, between and after: the promise is in the ledger and in the agent's journal, not in a process."""
     for step in steps:
         scene = Scene()

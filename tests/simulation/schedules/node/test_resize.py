@@ -84,7 +84,7 @@ def a_container_may_not_start_again_with_what_it_was_told_before() -> None:
     scene.finish(once=lambda: scene.runs("a") and scene.runs("late"))
 
 
-def a_larger_share_is_nobody_elses_while_it_is_written() -> None:
+def a_larger_share_stays_booked_while_it_is_written() -> None:
     """The neighbour asks in the moment between the decision and the ledger's answer."""
     scene = sharing(WHOLE_NODE, 10000)
     scene.resize("a", 30000)
@@ -141,7 +141,7 @@ def a_process_that_connects_after_the_change_has_what_its_container_began_with()
 STORIES = (
     a_smaller_share_lets_the_neighbour_in_when_its_processes_have_ended,
     a_container_may_not_start_again_with_what_it_was_told_before,
-    a_larger_share_is_nobody_elses_while_it_is_written,
+    a_larger_share_stays_booked_while_it_is_written,
     a_larger_share_is_told_when_its_server_lets_it,
     a_share_that_ails_stays_as_small_as_it_has_become,
     a_process_that_connects_after_the_change_has_what_its_container_began_with,

@@ -16,7 +16,7 @@ DOSE = (*range(10, 25), 60)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_everybody_is_held_to_his_own_time_whatever_dies(seed: int) -> None:
+def test_every_tenant_is_held_to_its_own_time_whatever_dies(seed: int) -> None:
     """A pod gets another one's part of the time, or none, after its agent or a scheduler was killed."""
     worlds: list[World] = []
     outcome = run_plan(with_time(draw_plan(seed)), attach=worlds.append)
