@@ -63,7 +63,7 @@ FORGED: dict[str, tuple[str, str, str, dict[str, Any]]] = {
 }
 
 
-async def test_whoever_is_not_who_it_says_is_refused(rig: CalloutRig) -> None:
+async def test_a_client_under_a_false_name_is_refused(rig: CalloutRig) -> None:
     """At once each, and with the reason in the callout's log only."""
     tries: dict[str, Credentials] = {}
     for what, (account, node, bound) in REFUSED.items():
@@ -199,7 +199,7 @@ async def test_while_the_api_server_is_away_those_within_stay_and_others_wait(ri
             await (await waiting).close()
 
 
-async def test_after_a_wiped_broker_everybody_is_back(rig: CalloutRig) -> None:
+async def test_after_a_wiped_broker_every_client_is_back(rig: CalloutRig) -> None:
     """Rights are in no store of the broker."""
     async with rig.answering(), rig.connected(rig.in_file(NODE).source()) as connection:
         await works(connection)

@@ -275,7 +275,7 @@ async def test_a_volume_is_given_up_only_when_no_process_of_the_pod_is_left(bare
     assert not bare.target(UID).exists()
 
 
-async def test_one_pod_that_does_not_end_holds_up_nobody(bare):
+async def test_one_pod_that_does_not_end_holds_up_no_other(bare):
     """Fifty pods start and end while one is stuck."""
     bare.start_process(UID, version="v1", name=f"pod{UID}")
     bare.start()
@@ -346,7 +346,7 @@ async def test_a_stop_does_not_take_a_successors_sockets(bare):
     assert bare.mounts(bare.target(UID))
 
 
-async def test_a_volume_that_somebody_opened_is_sealed_again(bare):
+async def test_a_volume_that_was_opened_by_hand_is_sealed_again(bare):
     """A writable volume is no gate: the kubelet creates the missing directory."""
     bare.start()
     await bare.publish(UID)

@@ -60,7 +60,7 @@ def run(name: str, *words: str, entry: str = "", **environment: str) -> subproce
     return docker("run", *hardened, *variables, *(["--entrypoint", entry] if entry else []), name, *words)
 
 
-def test_an_image_holds_its_service_and_nobody_elses_libraries(image):
+def test_an_image_holds_its_service_and_no_other_libraries(image):
     """Missing libraries need no patch and cannot be misused; needed ones are present."""
     service, name = image
     program = (
@@ -87,7 +87,7 @@ def test_every_module_of_a_service_can_be_imported(image):
     assert done.stdout == "all\n", done.stderr
 
 
-def test_an_image_brings_no_tools_and_is_nobody(image):
+def test_an_image_brings_no_tools_and_runs_unprivileged(image):
     """A compiler or an installer in an image is half of a break-in."""
     service, name = image
     script = 'for tool in "$@"; do command -v "$tool"; done; id -u; touch /x 2>/dev/null && echo writable; true'

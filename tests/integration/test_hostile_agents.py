@@ -97,7 +97,7 @@ def fitting(count: int) -> bytes:
     ],
     ids=["no message", "many GPUs", "long once escaped", "later state", "below zero", "huge", "too many", "negative"],
 )
-async def test_an_answer_that_nobody_on_the_bus_could_read_or_believe_is_a_failed_pull(answer, why):
+async def test_an_unreadable_or_unbelievable_answer_is_a_failed_pull(answer, why):
     """The inventory would crash after each start, or publish nonsense about the whole fleet."""
     assert (await why_not_pulled(answer)).endswith(why)
 

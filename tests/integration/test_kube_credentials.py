@@ -185,7 +185,7 @@ SPOILERS: dict[str, Callable[[ApiServer], Any]] = {
 
 
 @pytest.mark.parametrize("how", SPOILERS)
-async def test_credentials_that_turn_bad_cut_nobody_off_and_are_not_told(server, api, how) -> None:
+async def test_credentials_that_turn_bad_cut_no_watch_off_and_are_not_logged(server, api, how) -> None:
     """Half of a rotation leaves the watch open; and the log, which has more readers than the file, holds no secret."""
     await api.call("GET", "/who")
     SPOILERS[how](server)

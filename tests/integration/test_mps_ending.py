@@ -121,7 +121,7 @@ def test_the_server_of_a_dead_daemon_is_ended(place: Place) -> None:
     assert place.left() == []
 
 
-def test_nobody_elses_process_is_killed(place: Place) -> None:
+def test_no_foreign_process_is_killed(place: Place) -> None:
     """Not one that reuses the daemon's pid, not one with the same name, not a tenant's that poses as the server."""
     place.daemons.start(start_order())
     foreign = MpsDaemons(place.path / "o", place.control, place.processes)

@@ -41,7 +41,7 @@ def test_tenants_of_a_home_get_no_more_than_was_ordered(place: Place) -> None:
     assert (higher["active_thread_percentage"], higher["memory_mib"]) == (30.0, 1500)
 
 
-def test_a_home_says_who_it_is_for_and_lets_nobody_else_in(place: Place) -> None:
+def test_a_home_names_its_tenants_and_lets_no_other_in(place: Place) -> None:
     """Else the next agent cannot know whose daemon runs there, and a neighbour connects to it."""
     place.daemons.start(start_order())
     home = place.root / H1

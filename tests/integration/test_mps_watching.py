@@ -141,7 +141,7 @@ def test_only_clients_that_were_named_are_let_go(place: Place) -> None:
     wait_until(lambda: [each.pid for each in place.seen(running).clients] == [staying.pid], "it is gone")
 
 
-def test_a_client_is_let_go_once_whoever_asks_and_its_neighbours_stay_watched(place: Place) -> None:
+def test_a_client_is_let_go_once_and_its_neighbours_stay_watched(place: Place) -> None:
     """Named a second time, the daemon of 580.159 answers no command until the process has ended."""
     running = place.daemons.start(start_order())
     going, staying = place.client(), place.client()

@@ -341,7 +341,7 @@ async def test_a_pod_that_leaves_the_queue_moves_the_others_and_draws_none_again
         assert await tab.evaluate("() => document.activeElement.dataset.request") == "w2"
 
 
-async def test_light_and_dark_follow_the_system_until_somebody_chooses(opened):
+async def test_light_and_dark_follow_the_system_until_the_user_chooses(opened):
     """And the choice stays."""
     async with page() as here:
         tab = await opened(here, color_scheme="dark")

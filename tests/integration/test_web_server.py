@@ -146,7 +146,7 @@ async def test_a_large_picture_comes_in_parts_that_make_one_whole(monkeypatch):
             assert one.rows == {key: json.loads(bytes(row)) for key, row in here.board.picture()[1]}
 
 
-async def test_who_does_not_take_what_waits_for_him_is_dropped_and_nobody_else_is(monkeypatch):
+async def test_a_client_that_does_not_read_is_dropped_and_no_other_is(monkeypatch):
     """One laptop that sleeps would fill the server's memory, or hold up the others."""
     monkeypatch.setattr(hub_module, "WAITING_BYTES_MAX", 20_000)
     board = Board()
@@ -162,7 +162,7 @@ async def test_who_does_not_take_what_waits_for_him_is_dropped_and_nobody_else_i
     assert await slow.next() is None
 
 
-async def test_an_answer_that_nobody_takes_is_given_up(monkeypatch):
+async def test_an_answer_that_is_not_taken_is_given_up(monkeypatch):
     """A connection that is there and reads nothing would hold a browser's place for ever."""
     monkeypatch.setattr(stream, "TAKE_WITHIN_S", 0.05)
     hub = Hub(Board())
@@ -265,7 +265,7 @@ def test_an_address_that_is_taken_is_said_and_the_usual_one_gives_way():
     assert url_of("::1", 80) == "http://[::1]:80/"
 
 
-def test_nobody_else_gets_the_pages_port_while_the_rest_starts():
+def test_no_other_gets_the_pages_port_while_the_rest_starts():
     """The broker got it once: the page's address answered in another protocol, and the page was nowhere."""
     first, second = take("127.0.0.1:0"), take("")
     try:

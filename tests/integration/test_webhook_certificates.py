@@ -159,7 +159,7 @@ async def test_an_outage_of_store_or_cluster_leaves_the_certificate_in_use():
     assert keeper.why_not_ready() == ""
 
 
-async def test_a_certificate_whose_authority_nobody_was_told_is_not_shown_yet():
+async def test_a_certificate_of_an_unpublished_authority_is_not_presented_yet():
     """Else every pod creation fails until its authority is published."""
     store, cluster, wall = MemoryStore(), Cluster(), Wall()
     keeper, _ = keeper_of(store, cluster, wall)
@@ -195,7 +195,7 @@ async def test_a_new_certificate_waits_until_every_api_server_had_time_to_learn_
 
 
 @pytest.mark.parametrize("ahead", [timedelta(hours=2), timedelta(days=70), timedelta(days=400)])
-async def test_a_clock_that_was_ahead_leaves_no_certificate_that_nobody_takes_yet(ahead):
+async def test_a_clock_that_was_ahead_leaves_no_certificate_that_is_not_valid_yet(ahead):
     """A node booted with a wrong clock that was then corrected: no GPU pod could be created until that day."""
     store, cluster, wall, wrong = MemoryStore(), Cluster(), Wall(datetime.now(UTC)), Wall()
     wrong.now = wall.now + ahead
@@ -231,7 +231,7 @@ async def test_it_is_not_ready_until_the_cluster_knows_whom_to_trust():
     assert keeper.why_not_ready() == ("the certificate's authority is not published: the API server does not answer")
 
 
-async def test_who_watches_sees_that_nobody_can_ask_it_and_when_its_certificate_ends():
+async def test_an_operator_sees_that_no_client_can_ask_it_and_when_its_certificate_ends():
     """A failed renewal is logged once; a month later no GPU pod could be created, without an alert."""
     store, cluster, wall = Failing(), Cluster(), Wall()
     cluster.fails = True
