@@ -63,7 +63,7 @@ async def test_replicas_are_spread_over_the_zones(scene: Scene) -> None:
     assert sorted(found) == ["gpu-1", "gpu-1", "gpu-2", "gpu-2"]
 
 
-async def test_a_host_port_that_anybody_has_is_not_given_again(scene: Scene) -> None:
+async def test_a_host_port_in_use_is_not_given_again(scene: Scene) -> None:
     """A pod that is none of ours binds it on one node."""
     port = [{"containerPort": 80, "hostPort": 8080}]
     await scene.apply(user_pod("theirs", containers=[{"name": "m", "image": IMAGE, "ports": port}]))

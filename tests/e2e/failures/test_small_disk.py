@@ -76,7 +76,7 @@ async def page_says(url, words):
                 writer.close()
 
 
-async def test_a_disk_that_was_full_costs_nobody_a_slice_and_all_goes_on_by_itself(up, disk):
+async def test_a_disk_that_was_full_costs_no_slice_and_all_goes_on_by_itself(up, disk):
     """nats-server keeps its error: without a restart of the broker nothing would be granted for ever."""
     folder = disk(300)
     up.data_dir = folder / "data"
