@@ -229,7 +229,7 @@ async def test_an_agent_reads_its_ledger_again_after_the_broker_was_killed(nats:
         assert {s: entry.sequence for s, entry in view.known.items()} == {place("a").subject: last}
 
 
-async def test_a_reader_begins_anew_now_and_then_although_nothing_is_wrong(nats: NatsRig) -> None:
+async def test_a_reader_restarts_now_and_then_although_nothing_is_wrong(nats: NatsRig) -> None:
     """The timer is what finds a broker that lies by omission."""
     bus = await nats.bus(refresh_s=0.2)
     await say(bus, place("a"), 0)

@@ -81,7 +81,7 @@ def test_only_what_is_there_and_was_asked_for_is_told(make_devices):
     assert again_id is not None
 
 
-def test_an_mps_server_is_nobodys_use(make_devices):
+def test_an_mps_server_is_no_use_of_a_tenant(make_devices):
     """Its clients' work would be shown twice."""
     rig = make_devices(A100S)
     _, gpu = rig.uuids()

@@ -88,7 +88,7 @@ def test_what_another_hand_made_is_reported_and_is_in_the_way(rig):
     assert rig.spans() == [("2g.10gb", 2, 2), ("1g.5gb", 6, 1)]
 
 
-def test_what_is_at_a_place_is_found_there_whoever_has_made_it(rig):
+def test_what_is_at_a_place_is_found_there_by_any_maker(rig):
     """An administrator's instance, made since the last reading, would get a mark of ours and be destroyed as ours."""
     backend, (a100, whole), ids = rig.backend, rig.uuids(), rig.ids()
     made, _ = rig.make("1g.5gb", 0, compute=False)
@@ -197,7 +197,7 @@ def test_the_first_instance_needs_a_gpu_that_no_process_holds(rig):
     assert rig.spans() == [("1g.5gb", 6, 1)]
 
 
-def test_a_process_that_only_has_files_open_is_shown_and_keeps_nobody_away(rig):
+def test_a_process_that_only_has_files_open_is_shown_and_keeps_no_tenant_away(rig):
     """Monitoring would block every slice, or hold a whole GPU without being seen."""
     a100, whole = rig.uuids()
     for device in (a100, whole):

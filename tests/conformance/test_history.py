@@ -110,7 +110,7 @@ async def test_a_reading_ends_although_what_was_to_come_has_run_out(nats: NatsRi
         assert await read_after(history, lambda: connection.ask("STREAM.PURGE.HISTORY")) == []
 
 
-async def test_a_server_that_says_nothing_just_when_nobody_waits_any_more_ends_no_reading(nats: NatsRig) -> None:
+async def test_a_server_that_falls_silent_just_when_no_call_waits_ends_no_reading(nats: NatsRig) -> None:
     """On a busy machine `sluice explain` reported that HISTORY was recreated, and it was not."""
     await say(await nats.bus(), place("a"), 0)
     async with open_history(nats.broker.url, name="console") as history, asyncio.timeout(60):

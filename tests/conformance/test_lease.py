@@ -71,7 +71,7 @@ async def test_a_clean_stop_hands_over_at_once(rig: Rig) -> None:
     assert (one.held, two.held) == (False, True)
 
 
-async def test_what_nobody_can_read_does_not_keep_everybody_from_working(rig: Rig) -> None:
+async def test_what_cannot_be_read_does_not_keep_replicas_from_working(rig: Rig) -> None:
     """It was put there without a TTL, by hand for instance; a holder's own value changes with each renewal."""
     leases = await _candidates(rig, 2)
     await rig.put_undecodable(subjects.lease("allocator").subject)

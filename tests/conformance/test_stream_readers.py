@@ -220,7 +220,7 @@ async def test_a_person_can_read_what_was_overwritten(bus: Bus) -> None:
 # -- an agent's ledger ------------------------------------------------------------------------------------------------
 
 
-async def test_an_agent_that_nobody_knows_yet_is_told_so_and_waits(rig: Rig) -> None:
+async def test_an_unknown_agent_is_refused_and_waits(rig: Rig) -> None:
     """A start without incarnation, no end of a snapshot; then, with its durable, its node's ledger and no other's."""
     bus = await rig.bus("administrator")
     agent = await rig.bus("node-agent")

@@ -34,7 +34,7 @@ class Rest:
 
     # -- no process goes on --------------------------------------------------------------------------------------------
 
-    def nobody_writes(self, since: float, evicted_before: int) -> None:
+    def nothing_is_written(self, since: float, evicted_before: int) -> None:
         """Nothing is decided any more, and reasons to wait are published seldom."""
         late = [each for each in self.judge.written if each.at > since]
         decided = [each for each in late if not each.subject.startswith("sluice.waiting")]
@@ -49,7 +49,7 @@ class Rest:
         if often and max(often.values()) > EVICTED_MAX:
             raise ViolationError("evicted again and again", f"{often.most_common(1)}")
 
-    def nobody_is_evicted_in_vain(self) -> None:
+    def no_pod_is_evicted_in_vain(self) -> None:
         """A pod that others are evicted for gets a slice of it, or ends, or was just unlucky a few times."""
         vain: Counter[RequestId] = Counter()
         for each in self.judge.written:
@@ -102,7 +102,7 @@ class Rest:
         elif grants[0].evict:
             raise ViolationError("never evicted", said)
 
-    def nothing_is_made_for_nobody(self, there: Iterator[AllocationId]) -> None:
+    def nothing_is_made_without_a_request(self, there: Iterator[AllocationId]) -> None:
         left = [each for each in there if not isinstance(self.world.ledger.get(each), Grant)]
         if left:
             raise ViolationError("made without a request", f"{left}")

@@ -175,12 +175,12 @@ class World:
     def _look(self, evicted_before: int) -> None:
         fresh = self._fresh()
         rest, waiting = Rest(self.judge, self.source, fresh), Waiting(self.judge, self.source, fresh)
-        rest.nobody_writes(self.clockwork.now - LOOK_S, evicted_before)
+        rest.nothing_is_written(self.clockwork.now - LOOK_S, evicted_before)
         rest.who_has_what()
-        rest.nothing_is_made_for_nobody(self._made())
+        rest.nothing_is_made_without_a_request(self._made())
         waiting.who_waits()
         waiting.who_is_on_a_larger_one()
-        rest.nobody_is_evicted_in_vain()
+        rest.no_pod_is_evicted_in_vain()
         rest.agrees(self.hosts[0].core)
 
     def _made(self) -> Iterator[AllocationId]:

@@ -38,7 +38,7 @@ class Choices:
         self._groups_are_whole(stands)
         self._orders_have_reasons()
         self._drained_are_ordered_out()
-        self.nobody_waits_for_nothing()
+        self.no_pod_waits_for_nothing()
 
     # -- grants ----------------------------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class Choices:
 
     # -- waiting ---------------------------------------------------------------------------------------------------
 
-    def nobody_waits_for_nothing(self) -> None:
+    def no_pod_waits_for_nothing(self) -> None:
         """No waiting pod would fit where nothing is promised: what is freed is granted in the same moment."""
         truth, looked_at = self._nothing_promised(), []
         for asked in self._who_might_fit().values():

@@ -47,7 +47,7 @@ def scripted(rig: Rig, answer: Callable[[int, int, bytes], list[bytes]]) -> Iter
     assert not thread.is_alive()
 
 
-def test_a_program_goes_on_when_nobody_answers(rig: Rig) -> None:
+def test_a_program_goes_on_without_an_answer(rig: Rig) -> None:
     """An agent that is not there would stop every training on its node."""
     rig.add("a", request=0.5)
     process = rig.start("a", "behaviours", "keeps-errno", **SOON)
@@ -84,7 +84,7 @@ def test_who_waits_long_beside_a_living_scheduler_waits_on(rig: Rig) -> None:
         process.close()
 
 
-def test_who_fails_closed_waits_until_somebody_answers(rig: Rig) -> None:
+def test_a_program_that_fails_closed_waits_for_an_answer(rig: Rig) -> None:
     """Strict isolation would last only until the first restart of an agent."""
     rig.add("a", request=0.5)
     process = rig.start("a", "behaviours", "keeps-errno", SLUICE_QUOTA_FAIL="closed", SLUICE_QUOTA_LOG="2", **SOON)

@@ -62,14 +62,14 @@ def test_every_listener_is_known():
 
 
 @pytest.mark.parametrize(("service", "name"), [(each, name) for each in LISTENERS for name in sorted(LISTENERS[each])])
-def test_a_listener_is_on_the_loopback_unless_somebody_says_otherwise(service, name):
+def test_a_listener_is_on_the_loopback_by_default(service, name):
     """An installation without addresses is reachable from its own machine only."""
     assert is_local(getattr(settings_of(service), name))
     variable = f"SLUICE_{service.replace('-', '_').upper()}_{name.upper()}"
     assert getattr(settings_of(service, **{variable: "192.0.2.1:9999"}), name) == "192.0.2.1:9999"
 
 
-def test_the_page_is_this_machines_unless_somebody_says_otherwise():
+def test_the_page_is_this_machines_by_default():
     """The page shows whose pods are where."""
     assert is_local(signature(web_command).parameters["listen"].default)
     usual = take("")

@@ -87,7 +87,7 @@ class StrikingJournal(Journal):
         self._channel = channel
         self._strike: Strike | None = None
         self._count = 0
-        self.missed: Callable[[tuple[Any, ...]], object] = _nobody_hears
+        self.missed: Callable[[tuple[Any, ...]], object] = _discarded
         """Collects what the driver says while death waits, for afterwards."""
 
     def arm(self, strike: Strike | None) -> None:
@@ -121,7 +121,7 @@ class StrikingJournal(Journal):
             self.missed(frame)
 
 
-def _nobody_hears(frame: tuple[Any, ...]) -> object:
+def _discarded(frame: tuple[Any, ...]) -> object:
     raise AssertionError(f"{frame} came before its listener")
 
 
