@@ -1,4 +1,4 @@
-"""What every test leaves as it found it, and the same examples for everybody who runs the properties."""
+"""What every test leaves as it found it, and the same examples in every run of the properties."""
 
 import asyncio
 import gc
@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from nvml.build import Built, NoCompilerError, build
 
 # A run that fails can be repeated, and a machine that is busy fails nothing: new examples are for `make fuzz` and for
-# the machines of `make sim`, which take as long as somebody wants to wait.
+# the machines of `make sim`, which take as long as one wants to wait.
 settings.register_profile("tests", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
 

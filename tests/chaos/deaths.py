@@ -13,7 +13,7 @@ from factories.processes import Process
 from sluice.runtime.service import DRAIN_S, EXIT_CONFIG, EXIT_FAILED
 
 LATE_S = 2 * DRAIN_S
-"""How long after there is room again the end of a life that had none may be seen: it has DRAIN_S to end in order."""
+"""How long after there is room again the end of a run that had none may be seen: it has DRAIN_S to end in order."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Deaths:
     def __init__(self) -> None:
         self.seen: list[Death] = []
         self._noted: dict[str, int] = {}
-        """The life of each that was seen to have ended last."""
+        """The run of each that was seen to have ended last."""
         self._may_end: dict[str, tuple[float, float]] = {}
-        """The last life of each that may end by itself, and until when."""
+        """The last run of each that may end by itself, and until when."""
 
     def note(self, process: Process, at: float) -> bool:
-        """Remember that its present life has ended, if it has; whether that is news."""
+        """Remember that its present run has ended, if it has; whether that is news."""
         if process.code is None or self._noted.get(process.name) == process.lives:
             return False
         self._noted[process.name] = process.lives
@@ -49,7 +49,7 @@ class Deaths:
 
     @contextmanager
     def allowed(self, process: Process) -> Iterator[None]:
-        """Every life that it has meanwhile may end by itself, also LATE_S later. No further one."""
+        """Every run that it has meanwhile may end by itself, also LATE_S later. No further one."""
         self._may_end[process.name] = (math.inf, math.inf)
         try:
             yield

@@ -233,7 +233,7 @@ class Faults:
 
     @contextmanager
     def _full(self, agent: str) -> Iterator[None]:
-        """The disk has no room; where it is not the journal's own, only this life of the agent has none."""
+        """The disk has no room; where it is not the journal's own, only this run of the agent has none."""
         disk = self._system.journal(self._system.node_of(agent))
         if not self._system.small_disks:
             process = psutil.Process(self._system.services[agent].pid)

@@ -19,7 +19,7 @@ from typing import Self
 from factories.processes import tied
 
 INSIDE = "SLUICE_TEST_NAME_SPACES"
-"""Tells the second start that it is the second; tests' own, no setting of a service."""
+"""Marks the second start as the second; tests' own, no setting of a service."""
 WAYS = (("--mount", "--net"), ("--user", "--map-root-user", "--mount", "--net"))
 NEEDED = ("unshare", "nsenter", "mount", "umount", "ip", "sleep")
 WITHIN_S = 10.0
@@ -104,7 +104,7 @@ class Islands:
         _run(*self.inside(number), "ip", "link", "set", far, "up")
 
     def inside(self, number: int) -> tuple[str, ...]:
-        """The words before a command that shall run there."""
+        """The arguments before a command that is to run there."""
         return ("nsenter", f"--net=/proc/{self._holders[number].pid}/ns/net")
 
     @staticmethod

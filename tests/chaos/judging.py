@@ -14,7 +14,7 @@ STATE = b' {"node":'
 TIME_DIGITS = 19
 """Of unix nanoseconds, from 2001 to 2286."""
 FORGETFUL = ("broker-kill", "leader-kill", "all-brokers-kill", "broker-wipe", "all-brokers-wipe")
-"""Kinds of faults after which a word that was heard may be on no stream: STATE is not synced to disk."""
+"""Kinds of faults after which a message that was read may be on no stream: STATE is not synced to disk."""
 
 
 def judge(folder: Path) -> list[str]:
@@ -39,7 +39,7 @@ def judge(folder: Path) -> list[str]:
 
 
 def _lives(words: Iterable[Word], wiped: Iterable[float]) -> list[list[Word]]:
-    """The words between two losses of everything: a judge of the book must not know what the book has forgotten."""
+    """The messages between two losses of everything: each part is judged by what its broker could know."""
     lives: list[list[Word]] = [[]]
     ends = list(wiped)
     for word in words:

@@ -54,7 +54,7 @@ class Load:
     # -- what the bus says --------------------------------------------------------------------------------------------
 
     def hear(self, word: Word) -> None:
-        """One word of the bus, in any order."""
+        """One message of the bus, in any order."""
         message = word.message
         match message["type"]:
             case "AllocationRequested":

@@ -12,7 +12,7 @@ from sluice_node_agent.simulated.hardware_file import HardwareFile
 
 
 def _cleans_up_at_start() -> None:
-    """A new life of the agent destroys the instances that it finds, under living pods."""
+    """A restarted agent destroys the instances that it finds, under living pods."""
     was = SimulatedBackend.__init__
 
     def clean(self: SimulatedBackend, file: HardwareFile, **more: int) -> None:
@@ -35,7 +35,7 @@ def _instance_left() -> None:
 
 
 def _standby_ends() -> None:
-    """The allocator that stands by ends, life after life; the other one works, so no pod is the worse for it."""
+    """The allocator that stands by ends in every run; the other one works, so no pod is the worse for it."""
     was = Lease._may_take
 
     def end(self: Lease, found: Entry) -> bool:

@@ -2,8 +2,8 @@
 Records the messages of the bus, with the times at which the broker stored them, for the judges.
 
 It reads the streams by sequence, without consumers, past all wires and past Sluice's own reading: what it writes down
-must not depend on what is judged. A broker that was killed may have forgotten the end of a stream and number again from
-there, so after each loss of connection it reads the last words again. It changes nothing.
+is independent of what is judged. A broker that was killed may have forgotten the end of a stream and number again from
+there, so after each loss of connection it reads the last messages again. It changes nothing.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ ANSWER_S = 1.0
 STOP_S = 30.0
 """It waits for the answers that it has asked for."""
 AGAIN = 500
-"""So many words of each stream are read again after a reconnect; known ones are passed over."""
+"""So many messages of each stream are read again after a reconnect; known ones are passed over."""
 KNOWN_MAX = 20_000
 ORIGIN = "Sluice-Sequence"
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word: when its stream stored it (unix s), the sequence at which it landed, and what it says."""
+    """One message: when its stream stored it (unix s), the sequence at which it landed, and what it says."""
 
     at: float
     copy: bool
@@ -51,7 +51,7 @@ class Recorder:
     """Follows all streams at `urls` while it runs, as an async context, into the file."""
 
     def __init__(self, urls: list[str], file: Path, heard: Callable[[Word], None]) -> None:
-        """`heard` is called with each word."""
+        """`heard` is called with each message."""
         self._urls, self._file, self._heard = urls, file, heard
         self._next = dict.fromkeys(STREAMS, 1)
         self._known: OrderedDict[tuple[str, str, int, str], None] = OrderedDict()
@@ -85,7 +85,7 @@ class Recorder:
             self._out.close()
 
     async def until(self, condition: Callable[[], bool], within_s: float) -> bool:
-        """Whether it becomes so within that time; asked after each word."""
+        """Whether it becomes so within that time; asked after each message."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 while not condition():
@@ -165,10 +165,10 @@ def line_of(word: Word) -> str:
 
 def read_words(file: Path) -> list[Word]:
     """
-    What was recorded, each word once, in the order in which the copies were stored.
+    What was recorded, each message once, in the order in which the copies were stored.
 
-    Of a word and its copy the word is taken, where it was read before it was overwritten, with the time of the copy:
-    two streams have two clocks, and of two words of one moment one may be known by its copy alone.
+    Of message and copy the former is taken, where it was read before it was overwritten, with the time of the copy:
+    two streams have two clocks, and of two messages of one moment one may be known by its copy alone.
     """
     found: dict[tuple[str, int, str], Word] = {}
     copied: dict[tuple[str, int, str], float] = {}

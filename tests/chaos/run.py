@@ -51,7 +51,7 @@ class Outcome:
     done: list[Done] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     deaths: list[Death] = field(default_factory=list)
-    """Who has ended by itself."""
+    """Processes that have exited by themselves."""
     ready_at: float = 0.0
     """When the first pod had its slice, in unix seconds."""
     ended_at: float = 0.0
@@ -160,7 +160,7 @@ class _Driver:
         return fault.kind.name == "all-brokers-wipe" or (fault.kind.name == "broker-wipe" and self.wanted.servers == 1)
 
     async def _end(self) -> None:
-        """No more faults: everybody who waits is answered, everything that is not wanted any more is given back."""
+        """No more faults: every waiting request is answered, and every withdrawn one returns its slice."""
         if not await self.recorder.until(lambda: self.load.all_bound, SETTLE_WITHIN_S):
             waiting = [name for name in self.load.living if self.load.bound_at(name) is None]
             self.outcome.wrong.append(f"{waiting} are not bound {SETTLE_WITHIN_S:g} s after the last fault")

@@ -38,7 +38,7 @@ timing = {{ create_ms = 10, destroy_ms = 10 }}
 )
 SETTINGS = {"SLUICE_ALLOCATOR_ORPHAN_GRACE_S": "5", "SLUICE_LOG_FORMAT": "json"}
 LOOK_S = 0.05
-"""How often the supervisor looks whether somebody has died by itself."""
+"""How often the supervisor looks for processes that have exited by themselves."""
 AGAIN_FIRST_S, AGAIN_MAX_S = 0.2, 2.0
 """Its pause before it starts one again that keeps dying, as it grows."""
 
@@ -237,7 +237,7 @@ class System:
         return [name for name in self.services if self.node_of(name)]
 
     def died(self) -> list[Death]:
-        """Who has ended by itself until now, also since the supervisor's last look."""
+        """Processes that have exited by themselves until now, also since the supervisor's last look."""
         for name, process in self.services.items():
             if name not in self.down:
                 self.deaths.note(process, time.time())
@@ -247,7 +247,7 @@ class System:
     def on_purpose(self, service: str) -> Iterator[Process]:
         """A service that may be dead meanwhile; runs in the end."""
         process = self.services[service]
-        self.deaths.note(process, time.time())  # before anybody does something to it
+        self.deaths.note(process, time.time())  # before any fault is done to it
         self.down.add(service)
         try:
             yield process
@@ -258,7 +258,7 @@ class System:
 
 
 def _launch(before: Sequence[str]) -> Launch:
-    """Starts a server as the library does, behind these words; and it does not outlive us."""
+    """Starts a server as the library does, behind these arguments; and it does not outlive us."""
 
     async def launch(config: Path, log: Path) -> BrokerProcess:
         with log.open("ab") as out:

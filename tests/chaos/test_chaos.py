@@ -53,7 +53,7 @@ def test_a_planted_defect_is_found(tmp_path, defect):
 
 
 def test_fewer_faults_than_asked_or_a_violation_is_a_failure():
-    """Who asks for a thousand kills must not be told that all is well after ten."""
+    """A run of a thousand kills that ended after ten reports a failure."""
     done = Done(1, "broker-kill", "broker-1", 1.0, 2.0, 3.0, recovery_s=0.5, wiped=False)
     assert verdict([done], [], 1) == ("kills=1 violations=0 recovery_p99_s=0.50", 0)
     assert verdict([done], [], 2) == ("kills=1 violations=0 recovery_p99_s=0.50", 1)
@@ -62,7 +62,7 @@ def test_fewer_faults_than_asked_or_a_violation_is_a_failure():
 
 
 def test_a_seed_draws_the_same_faults_again_and_in_time_every_kind():
-    """A failure could not be played again, or a kind of fault be left out without a word."""
+    """A failure could not be played again, or a kind of fault be left out silently."""
 
     def drawn(seed: int, count: int):
         plan = Plan(seed, brokers=BROKERS, services=SERVICES, agents=AGENTS)

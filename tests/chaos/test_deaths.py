@@ -1,4 +1,4 @@
-"""Who dies by itself fails a run, and what is dead is not killed: without a system, on small processes."""
+"""A process that exits by itself fails a run, and a dead one is not killed: without a system, on small processes."""
 
 import json
 import sys
@@ -36,7 +36,7 @@ def written(deaths: Deaths) -> list[dict]:
 
 
 def test_a_service_that_dies_again_and_again_by_itself_is_a_violation_in_the_runs_files(process, tmp_path):
-    """An allocator that stands by and ended life after life was a note beside `violations=0`, and exit 0."""
+    """An allocator that stands by and ended in every run was a note beside `violations=0`, and exit 0."""
     deaths = Deaths()
     for at in (1.0, 2.0):
         life(process)
@@ -97,7 +97,7 @@ async def test_a_fault_whose_victim_does_not_run_is_not_done(process, tmp_path, 
 
 
 async def test_who_is_about_to_be_started_again_is_waited_for_and_then_killed(process, tmp_path, monkeypatch):
-    """A run would end early because a service was just between two lives."""
+    """A run would end early because a service was just between two starts."""
     process.command = (sys.executable, "-S", "-c", STAY)
     system = System(tmp_path / "run", 1)
     system.services[process.name] = process

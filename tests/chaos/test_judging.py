@@ -10,7 +10,7 @@ from chaos.run import FAULTS, SUMMARY, TRUTH, WORDS, Done, Outcome
 
 REQUEST = "sluice.request.chaos.r"
 DEVICE = {"gpu": "GPU-1", "start": 0, "size": 1, "uuid": "GPU-1"}
-LOST = "r lost its slice a while somebody wanted it"
+LOST = "r lost its slice a while it was wanted"
 
 SAID = [
     (1.0, REQUEST, {"type": "AllocationRequested", "name": "pod-1"}),

@@ -20,7 +20,7 @@ Content = dict[str, Any]
 
 
 def objects(cluster: Cluster) -> dict[str, Content]:
-    """`resource namespace/name` -> what somebody wrote into the object, of everything that the API server lists."""
+    """`resource namespace/name` -> what a client wrote into the object, for all objects that the API server lists."""
     kinds = cluster.kubectl("api-resources", "--verbs=list", "--output=name").split()
     wanted = ",".join(sorted(set(kinds) - set(TRANSIENT)))
     listed = json.loads(cluster.kubectl("get", wanted, "--all-namespaces", "--output=json", timeout_s=120))

@@ -30,7 +30,7 @@ def evict(cluster: Cluster, namespace: str, name: str) -> str:
 
 
 def test_a_slice_is_kept_while_a_deleted_pod_still_saves_its_work(installed: Cluster, namespace: str) -> None:
-    """A checkpoint that is written after TERM must not meet the next tenant on the device."""
+    """A checkpoint that is written after TERM meets no next tenant on the device."""
     process = mark()
     script = f": {process}; trap 'sleep 6; exit 0' TERM; while :; do sleep 1 & wait $!; done"
     create(installed, namespace, [pod("saves", SMALL, script=script, terminationGracePeriodSeconds=60)])
@@ -188,7 +188,7 @@ def test_an_eviction_waits_for_the_budget_and_then_frees_the_slice(installed: Cl
 
 
 def test_a_drained_machine_gives_all_slices_back_and_its_pods_go_elsewhere(installed: Cluster, namespace: str) -> None:
-    """Maintenance as everybody does it: `kubectl drain`, with Sluice's own services on that machine too."""
+    """Maintenance by the usual way: `kubectl drain`, with Sluice's own services on that machine too."""
     broker = gpu_pods.pods(installed, "sluice-system")["sluice-nats-0"]
     # Not the broker's: its volume is on its machine's disk, so that it could not go.
     stays = broker["spec"]["nodeName"]

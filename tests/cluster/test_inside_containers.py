@@ -62,7 +62,7 @@ def check_event(cluster: Cluster, namespace: str, name: str, of: str, devices: l
 
 
 def test_every_container_finds_its_own_devices_and_only_its_own_ticket(installed: Cluster, namespace: str) -> None:
-    """Two containers with slices, and one without: an image's `NVIDIA_VISIBLE_DEVICES=all` must not show it GPUs."""
+    """Two containers with slices, and one without, whose image's `NVIDIA_VISIBLE_DEVICES=all` shows it no GPUs."""
     small, large = {"sluice.dev/profile": "1g.5gb"}, {"sluice.dev/profile": "2g.10gb", "sluice.dev/gpus": "2"}
     both = {"train.sluice.dev/profile": "3g.20gb", "serve.sluice.dev/profile": "1g.5gb"}
     create(

@@ -47,7 +47,7 @@ def admitting(installed: Cluster) -> Iterator[Cluster]:
 
 @pytest.fixture
 def queue(admitting: Cluster, given_back: None, namespace: str) -> Iterator[str]:
-    """A namespace with a LocalQueue: one small slice by NVIDIA's word, two pods; closed with all that is in it."""
+    """A namespace with a LocalQueue: one small slice by NVIDIA's resource, two pods; closed with all that is in it."""
     del given_back
     kueue.open_queue(admitting, namespace, {"cpu": "4", "pods": "2", ONE: "1"})
     try:
@@ -57,7 +57,7 @@ def queue(admitting: Cluster, given_back: None, namespace: str) -> Iterator[str]
 
 
 def test_a_job_has_no_pod_until_kueue_admits_it_and_then_a_slice(admitting: Cluster, queue: str) -> None:
-    """Kueue counts NVIDIA's words in a Job's template; what it has not admitted has neither pod nor slice."""
+    """Kueue counts NVIDIA's resources in a Job's template; what it has not admitted has neither pod nor slice."""
     kueue.hold(admitting, queue, is_held=True)
     apply(admitting, queue, _job("first", limits={ONE: "1"}))
     kueue.until_over_quota(admitting, queue, "first")
@@ -94,7 +94,7 @@ def test_a_job_that_kueue_stops_gives_its_slice_back_and_gets_one_again(admittin
 
 
 def test_a_pod_over_quota_has_both_gates_and_no_slice(admitting: Cluster, queue: str) -> None:
-    """Its GPU words are gone before Kueue counts, so that Kueue counts it as a pod."""
+    """Its GPU resources are gone before Kueue counts, so that Kueue counts it as a pod."""
     names = ["one", "two"]
     apply(admitting, queue, *(pod(name, limits={ONE: "1"}, labels=QUEUED) for name in names))
     until_ready(admitting, queue, names)

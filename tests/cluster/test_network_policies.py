@@ -127,7 +127,7 @@ def test_a_pod_may_only_leave_to_where_its_egress_allows(enforced: Cluster) -> N
 
 
 def test_nothing_is_left_of_policies_that_are_ignored_again(people: Cluster) -> None:
-    """The cluster is shared: a suite that finds a closed port must not look for a policy of another suite."""
+    """The cluster is shared: a policy left by one suite would close ports in another."""
     was_enforced = people.enforces_network_policies
     people.enforce_network_policies()
     people.ignore_network_policies()
@@ -190,7 +190,7 @@ def _service(cluster: Cluster) -> str:
 
 
 def _reaches(cluster: Cluster, client: str, target: str) -> bool:
-    """Whether a connection opens within 3 s; its answer tells it from an exec that could not start."""
+    """Whether a connection opens within 3 s; an exec that could not start has another answer."""
     address, _, port = target.partition(":")
     connect = f"/{PROGRAM.name} nc -w 3 {address} {port} </dev/null >/dev/null 2>&1 && echo opened || echo closed"
     said = _kubectl(cluster, "exec", client, "--", f"/{PROGRAM.name}", "sh", "-c", connect).split()[-1]

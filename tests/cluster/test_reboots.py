@@ -27,8 +27,8 @@ def test_after_a_reboot_pods_run_again_on_devices_that_exist(
     installed: Cluster, namespace: str, carries_broker: bool
 ) -> None:
     """
-    Instances and /run/sluice are gone with the power. A pod that is started again must not see a device of before,
-    and one that is not must not keep its slice.
+    Instances and /run/sluice are gone with the power. A pod that is started again sees no device of before, and one
+    that is not gives its slice back.
     """
     worker = _worker(installed, carries_broker=carries_broker)
     here = {"nodeSelector": gpu_pods.on(worker)}
@@ -58,7 +58,7 @@ def test_after_a_reboot_pods_run_again_on_devices_that_exist(
 
 @pytest.mark.parametrize("how", EMPTY)
 def test_pods_start_where_run_sluice_was_emptied_by_hand(installed: Cluster, namespace: str, how: str) -> None:
-    """No boot tells the agent of it: what runs goes on, what is started again and what is new starts."""
+    """The agent learns of no boot: what runs goes on, what is started again and what is new starts."""
     worker = _worker(installed, carries_broker=False)
     here = {"nodeSelector": gpu_pods.on(worker)}
     create(installed, namespace, [manifest("stays", **here), manifest("again", restart="Always", **here)])

@@ -42,7 +42,7 @@ def test_pods_start_and_end_though_the_kubelet_was_killed_meanwhile(installed: C
 
 
 def test_a_slice_stays_with_a_force_deleted_pod_until_its_processes_end(installed: Cluster, namespace: str) -> None:
-    """The object is gone at once; the app ignores TERM and lives on, and longer where the kubelet is away."""
+    """The object is gone at once; the app ignores TERM and runs on, and longer where the kubelet is away."""
     stubborn = {"command": gpu_pods.IGNORES_TERM, **HERE}
     create(installed, namespace, [manifest(name, WHOLE, **stubborn) for name in ("old-1", "old-2")])  # type: ignore[arg-type]
     old = gpu_pods.until_ready(installed, namespace, ["old-1", "old-2"])

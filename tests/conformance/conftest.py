@@ -1,5 +1,5 @@
 """
-Four kinds of broker, so that every promise of the bus is tested on all of them with the same words.
+Four kinds of broker, so that every promise of the bus is tested on all of them by the same tests.
 
 `memory` is the model that other tests and the simulator stand on, `nats` one real server, `cluster` three, `container`
 one in an image, where a Docker engine answers. In the same way two kinds of GPUs: `simulated`, and `nvml` on a library

@@ -110,7 +110,7 @@ async def _leader(rig: NatsRig) -> NatsServer:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_frozen_broker_is_noticed(nats: NatsRig) -> None:
-    """A write is reported unknown within seconds, not minutes, and readers go on when it lives again."""
+    """A write is reported unknown within seconds, not minutes, and readers go on when it runs again."""
     bus = await nats.bus()
     last = await say(bus, place("a"), 0)
     async with watching(bus.read(Stream.BOOK)) as view:
@@ -198,7 +198,7 @@ async def _frozen(server: NatsServer) -> None:
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 async def test_a_write_that_a_broker_did_not_take_is_unknown_and_does_not_land_later(nats: NatsRig, how: str) -> None:
-    """The client buffers nothing for the next life of a server: neither while disconnected, nor behind a full pipe."""
+    """The client buffers nothing for the next run of a server: neither while disconnected, nor behind a full pipe."""
     bus = await nats.bus()
     if how == "frozen":
         await _frozen(nats.broker.servers[0])
@@ -229,7 +229,7 @@ async def test_an_agent_reads_its_ledger_again_after_the_broker_was_killed(nats:
         assert {s: entry.sequence for s, entry in view.known.items()} == {place("a").subject: last}
 
 
-async def test_a_reader_begins_anew_now_and_then_although_nothing_is_wrong(nats: NatsRig) -> None:
+async def test_a_reader_restarts_now_and_then_although_nothing_is_wrong(nats: NatsRig) -> None:
     """The timer is what finds a broker that lies by omission."""
     bus = await nats.bus(refresh_s=0.2)
     await say(bus, place("a"), 0)

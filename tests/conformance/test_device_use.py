@@ -1,4 +1,4 @@
-"""What devices are used for, as simulated ones and NVML tell it: never more than a driver would, never a guess."""
+"""What devices are used for, as simulated ones and NVML report it: never more than a driver would, never a guess."""
 
 from types import SimpleNamespace
 
@@ -14,13 +14,13 @@ H100S = '{model="NVIDIA H100 80GB HBM3"}, {model="NVIDIA H100 80GB HBM3", mig=fa
 
 
 def look(rig, gpu, *devices):
-    """The second of two looks: some drivers tell of the time between them."""
+    """The second of two looks: some drivers report the time between them."""
     rig.backend.uses(gpu, devices)
     return rig.backend.uses(gpu, devices)
 
 
 def test_a_whole_gpu_tells_what_it_does_and_which_process_does_it(make_devices):
-    """Who has a GPU and lets it stand would look like who works on it."""
+    """A tenant that lets its GPU stand would look like one that works on it."""
     rig = make_devices(A100S)
     _, gpu = rig.uuids()
     (idle,) = look(rig, gpu, gpu)
@@ -51,7 +51,7 @@ def test_a_mig_device_before_hopper_tells_its_memory_and_not_how_busy_it_is(make
 
 
 def test_a_mig_device_of_a_hopper_tells_how_busy_it_is(make_devices):
-    """Each tenant of a GPU would be told what all of them together do."""
+    """Each tenant of a GPU would see what all of them together do."""
     rig = make_devices(H100S)
     gpu, whole = rig.uuids()
     _, one = rig.make("3g.40gb", 4)
@@ -83,7 +83,7 @@ def test_only_what_is_there_and_was_asked_for_is_told(make_devices):
     assert again_id is not None
 
 
-def test_an_mps_server_is_nobodys_use(make_devices):
+def test_an_mps_server_is_no_use_of_a_tenant(make_devices):
     """Its clients' work would be shown twice."""
     rig = make_devices(A100S)
     _, gpu = rig.uuids()

@@ -37,7 +37,7 @@ def rig(make_devices):
 
 
 def test_instances_go_inside_out_and_only_when_they_are_the_ones_that_are_meant(rig):
-    """Somebody else's slice would be destroyed, because it has the id that ours had."""
+    """Another tenant's slice would be destroyed, because it has the id that ours had."""
     (a100, _), backend = rig.uuids(), rig.backend
     gi_id, uuid = rig.make("3g.20gb", 4)
     with pytest.raises(InsufficientResourcesError):
@@ -88,7 +88,7 @@ def test_what_another_hand_made_is_reported_and_is_in_the_way(rig):
     assert rig.spans() == [("2g.10gb", 2, 2), ("1g.5gb", 6, 1)]
 
 
-def test_what_is_at_a_place_is_found_there_whoever_has_made_it(rig):
+def test_what_is_at_a_place_is_found_there_by_any_maker(rig):
     """An administrator's instance, made since the last reading, would get a mark of ours and be destroyed as ours."""
     backend, (a100, whole), ids = rig.backend, rig.uuids(), rig.ids()
     made, _ = rig.make("1g.5gb", 0, compute=False)
@@ -135,7 +135,7 @@ def test_faults_of_the_driver_are_told_apart(rig):
 
 
 def test_a_gpu_without_mig_mode_makes_no_instances(rig):
-    """A whole GPU that is promised to somebody would be cut up."""
+    """A whole GPU that is promised to a request would be cut up."""
     whole = rig.uuids()[1]
     report = rig.backend.read_gpu(whole)
     assert not report.mig_enabled
@@ -197,7 +197,7 @@ def test_the_first_instance_needs_a_gpu_that_no_process_holds(rig):
     assert rig.spans() == [("1g.5gb", 6, 1)]
 
 
-def test_a_process_that_only_has_files_open_is_shown_and_keeps_nobody_away(rig):
+def test_a_process_that_only_has_files_open_is_shown_and_keeps_no_tenant_away(rig):
     """Monitoring would block every slice, or hold a whole GPU without being seen."""
     a100, whole = rig.uuids()
     for device in (a100, whole):
@@ -263,7 +263,7 @@ def test_a_gpu_of_another_node_is_said_to_be_lost(rig):
 
 
 def test_the_driver_tells_of_a_critical_error_and_the_gpu_gets_no_new_slices(make_devices):
-    """New tenants would be put on a GPU whose memory is broken, and those on it would not be told."""
+    """New tenants would be put on a GPU whose memory is broken, and those on it would not learn of it."""
     rig = make_devices(TWO)
     backend, (a100, h100) = rig.backend, rig.uuids()
     _, uuid = rig.make("3g.40gb", 4, gpu=1)

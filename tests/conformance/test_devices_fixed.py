@@ -1,4 +1,4 @@
-"""A GPU whose layout is fixed, on simulated devices and on a driver: told as it is, and changed by its owner alone."""
+"""A GPU whose layout is fixed, on simulated devices and on a driver: shown as it is, and changed by its owner alone."""
 
 import pytest
 from factories.gpus.instances import instance_of
@@ -55,7 +55,7 @@ def test_what_its_administrator_changes_is_seen_at_the_next_reading(rig):
 
 
 def test_who_uses_an_instance_is_told(rig):
-    """A device would be handed out that somebody uses already."""
+    """A device that is in use would be granted."""
     device = rig.backend.read()[0].instances[2].uuid
     pid = rig.start_process(device)
     gpu = rig.uuids()[0]

@@ -305,7 +305,7 @@ def test_what_the_driver_asks_for_is_believed_until_it_is_done(rig):
 
 @pytest.fixture
 def gb10(machine):
-    """A machine with one GPU that has no memory of its own to tell of, nor a NUMA node or links."""
+    """A machine with one GPU that reports no memory of its own, nor a NUMA node or links."""
     machine.add_plain_gpu("NVIDIA GB10", memory_mib=0, multiprocessors=48)
     return machine
 
@@ -522,7 +522,7 @@ def _compute_profile(machine, gpu, gi_id, slices):
     ],
 )
 def test_a_part_of_an_instance_is_not_taken_for_all_of_it(make_nvml, count, sentence):
-    """A pod that asks for a 3g would get a third of its SMs, or share them with somebody unseen."""
+    """A pod that asks for a 3g would get a third of its SMs, or share them with an unseen process."""
     rig = make_nvml('{model="a100-40gb", layout=["1g.5gb:6"]}')
     parent, profile = _compute_profile(rig.machine, 0, rig.foreign("3g.20gb", 0, compute=False), 1)
     for _ in range(count):

@@ -89,7 +89,7 @@ async def test_an_unguarded_place_is_the_writers_fault_alone(bus: Bus) -> None:
     await say(bus, place("b"), 0, guard=subjects.ledger_filter(OTHER_NODE))
 
 
-async def test_bytes_that_nobody_understands_stop_nothing_and_still_guard(rig: Rig, bus: Bus) -> None:
+async def test_unreadable_bytes_stop_nothing_and_still_guard(rig: Rig, bus: Bus) -> None:
     """They are read as an entry without a message, and count for the guard."""
     await rig.put_undecodable(place("a").subject)
     async with watching(bus.read(Stream.BOOK)) as view:
@@ -103,7 +103,7 @@ async def test_bytes_that_nobody_understands_stop_nothing_and_still_guard(rig: R
         assert (await bus.last(Stream.BOOK, place("a").subject)) == found
 
 
-async def test_a_subject_that_nobody_knows_stops_nothing(rig: Rig, bus: Bus) -> None:
+async def test_an_unknown_subject_stops_nothing(rig: Rig, bus: Bus) -> None:
     """A node may be made to say something at a subject that is none of ours; readers go on without it."""
     await rig.put_undecodable("sluice.slice.gpu-1_example.a.b")
     await rig.put_undecodable("sluice.slice.gpu-1_example.a$b")

@@ -42,7 +42,7 @@ async def test_a_reading_that_the_server_ends_ends_in_a_sentence(nats: NatsRig) 
 
 
 async def test_who_follows_the_history_of_a_broker_that_is_emptied_hears_what_comes_after(nats: NatsRig) -> None:
-    """`sluice events -f` in a terminal for a day: it must not end with a restart, nor tell anything twice."""
+    """`sluice events -f` in a terminal for a day survives a restart of the broker and repeats no event."""
     last = await say(await nats.bus(), place("a"), 0)
     lost: list[str] = []
     async with (
@@ -88,7 +88,7 @@ async def read_after(history: NatsHistory, happens: Callable[[], Awaitable[objec
 
 @pytest.mark.parametrize("status", ["404", "409", "503", "100"])
 async def test_a_stored_word_is_no_word_of_the_servers(nats: NatsRig, status: str) -> None:
-    """An agent that writes such a header to its own messages would break the history: no story, no events."""
+    """An agent that writes such a header to its own messages would break the history: no timeline, no events."""
     bus = await nats.bus()
     first = await say(bus, place("a"), 0)
     await bus.incarnation(Stream.HISTORY)  # by now it is stored
@@ -104,13 +104,13 @@ async def test_a_stored_word_is_no_word_of_the_servers(nats: NatsRig, status: st
 
 
 async def test_a_reading_ends_although_what_was_to_come_has_run_out(nats: NatsRig) -> None:
-    """The last words of a pod grow too old for HISTORY, or somebody purges it, under `sluice explain`."""
+    """The last messages of a pod grow too old for HISTORY, or an operator purges it, under `sluice explain`."""
     await say(await nats.bus(), place("a"), 0)
     async with open_history(nats.broker.url, name="console") as history, raw(nats.broker.url) as connection:
         assert await read_after(history, lambda: connection.ask("STREAM.PURGE.HISTORY")) == []
 
 
-async def test_a_server_that_says_nothing_just_when_nobody_waits_any_more_ends_no_reading(nats: NatsRig) -> None:
+async def test_a_server_that_falls_silent_just_when_no_call_waits_ends_no_reading(nats: NatsRig) -> None:
     """On a busy machine `sluice explain` reported that HISTORY was recreated, and it was not."""
     await say(await nats.bus(), place("a"), 0)
     async with open_history(nats.broker.url, name="console") as history, asyncio.timeout(60):
@@ -132,7 +132,7 @@ async def test_a_server_that_says_nothing_just_when_nobody_waits_any_more_ends_n
 
 
 async def test_a_reading_of_a_server_that_freezes_ends_in_a_sentence(nats: NatsRig) -> None:
-    """Who types `sluice explain` beside a broker that hangs gets an answer."""
+    """`sluice explain` beside a broker that hangs gets an answer."""
     await say(await nats.bus(), place("a"), 0)
     (server,) = nats.broker.servers
     async with open_history(nats.broker.url, name="console", timeout_s=1.0) as history:
@@ -144,7 +144,7 @@ async def test_a_reading_of_a_server_that_freezes_ends_in_a_sentence(nats: NatsR
 
 
 async def test_who_follows_a_server_that_freezes_is_told(nats: NatsRig) -> None:
-    """Who watches `sluice events -f` must not take silence for nothing happening."""
+    """A reader of `sluice events -f` can tell silence from a frozen server."""
     await say(await nats.bus(), place("a"), 0)
     (server,) = nats.broker.servers
     async with open_history(nats.broker.url, name="console") as history, asyncio.timeout(60):
@@ -175,7 +175,7 @@ async def test_a_program_goes_on_after_the_last_message_that_it_has_taken_in(nat
 
 
 async def test_a_copy_that_cannot_be_sent_is_sent_with_the_next(nats: NatsRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection that was lost for a moment, and the story of a pod has no beginning."""
+    """A connection that was lost for a moment, and the timeline of a pod has no beginning."""
     bus = await nats.bus()
 
     async def away(*_: Any, **__: Any) -> None:
@@ -195,7 +195,7 @@ async def test_a_copy_that_cannot_be_sent_is_sent_with_the_next(nats: NatsRig, m
 @pytest.mark.parametrize("observed", ["before the answer is given up", "after the answer was given up"])
 @pytest.mark.parametrize("attempts", [1, 2])
 async def test_a_write_whose_answer_is_lost_is_in_the_history_once(nats, monkeypatch, observed, attempts) -> None:
-    """On a starved machine a client reads its own message and then gives up its answer: the story would have a gap."""
+    """On a starved machine a client reads its own message, then gives up its answer: the timeline would have a gap."""
     bus = await nats.bus()
     written = order(place("a"), 0)
     early = observed.startswith("before")

@@ -1,4 +1,4 @@
-"""The lease that picks who works: never two holders while the broker keeps its word, soon another when one is gone."""
+"""The lease that picks the working replica: never two holders while the broker is up, soon another when one is gone."""
 
 import asyncio
 import contextlib
@@ -71,8 +71,8 @@ async def test_a_clean_stop_hands_over_at_once(rig: Rig) -> None:
     assert (one.held, two.held) == (False, True)
 
 
-async def test_what_nobody_can_read_does_not_keep_everybody_from_working(rig: Rig) -> None:
-    """It was put there without a TTL, by hand for instance; a holder's own word changes with each renewal."""
+async def test_what_cannot_be_read_does_not_keep_replicas_from_working(rig: Rig) -> None:
+    """It was put there without a TTL, by hand for instance; a holder's own value changes with each renewal."""
     leases = await _candidates(rig, 2)
     await rig.put_undecodable(subjects.lease("allocator").subject)
     async with _watched(leases) as counts, kept_in_background(leases[0]), kept_in_background(leases[1]):

@@ -68,7 +68,7 @@ async def test_an_agents_word_is_said_again_when_the_broker_forgot_it() -> None:
 
 
 async def test_an_agent_keeps_its_words_by_single_reads(rig: Rig) -> None:
-    """Agents read no stream: their guards come from the last value, also when somebody wrote in between."""
+    """Agents read no stream: their guards come from the last value, also when another client wrote in between."""
     bus = await rig.bus("node-agent")
     clerk = Clerk("agent", frozenset({"slice"}), reading="last")
     await say(bus, SLICE, 0, word(SLICE, "of another life"))

@@ -20,7 +20,7 @@ WATCHER, ALLOCATOR, INVENTORY = "pod-watcher", "allocator", "inventory"
 CONSOLE, OPERATOR, ADMIN = "console", "operator", "administrator"
 AGENT_A, AGENT_B = "node-agent.gpu-a_example", "node-agent.gpu-b"
 NODES = (NodeName("gpu-a.example"), NodeName("gpu-b"))
-EVERYBODY = {WATCHER, ALLOCATOR, INVENTORY, CONSOLE, OPERATOR, ADMIN, AGENT_A, AGENT_B}
+USERS = {WATCHER, ALLOCATOR, INVENTORY, CONSOLE, OPERATOR, ADMIN, AGENT_A, AGENT_B}
 READ_BOTH = {WATCHER, ALLOCATOR, CONSOLE, OPERATOR}
 READ_STATE = READ_BOTH | {INVENTORY}
 
@@ -123,7 +123,7 @@ PUBLISH: Mapping[str, set[str]] = {
 
 NOT_HEARD = ("_INBOX.>", "_INBOX.x", ">", "*", "sluice.>", "hist.>", "$JS.>", "$JS.API.>", "$JS.EVENT.>", "$SYS.>")
 SUBSCRIBE: Mapping[str, set[str]] = {
-    **{f"_INBOX_{user.replace('.', '_')}.{rest}": {user} for user in EVERYBODY for rest in ("x", "x.y", ">")},
+    **{f"_INBOX_{user.replace('.', '_')}.{rest}": {user} for user in USERS for rest in ("x", "x.y", ">")},
     **{subject: set() for subject in NOT_HEARD},
     **{f"{prefix}{subject}": set() for prefix in ("sluice.", "hist.sluice.") for subject in WORDS},
 }
@@ -135,7 +135,7 @@ No service subscribes to a subject of ours: streams are read by consumers, which
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def guarded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Guarded]:
     async with guarded_broker(tmp_path_factory.mktemp("matrix"), *NODES) as rig:
-        assert set(rig.users) == EVERYBODY
+        assert set(rig.users) == USERS
         yield rig
 
 
@@ -144,7 +144,7 @@ def logged_in(guarded: Guarded, user: str) -> AbstractAsyncContextManager[RawNat
 
 
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("user", sorted(EVERYBODY))
+@pytest.mark.parametrize("user", sorted(USERS))
 async def test_a_user_may_publish_what_its_work_needs_and_nothing_else(guarded: Guarded, user: str) -> None:
     """A right too many is what a stolen password can do; one that is missing is a service that ends."""
     async with logged_in(guarded, user) as connection:
@@ -153,9 +153,9 @@ async def test_a_user_may_publish_what_its_work_needs_and_nothing_else(guarded: 
 
 
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("user", sorted(EVERYBODY))
+@pytest.mark.parametrize("user", sorted(USERS))
 async def test_a_user_hears_its_own_answers_and_nothing_else(guarded: Guarded, user: str) -> None:
-    """Who hears all answers knows what everybody reads."""
+    """A user that reads all inboxes would learn what every other user reads."""
     async with logged_in(guarded, user) as connection:
         denied = await connection.denied_to_subscribe(SUBSCRIBE)
     assert denied == {subject for subject, who in SUBSCRIBE.items() if user not in who}

@@ -50,7 +50,7 @@ async def test_every_reading_role_reads_what_it_needs(guarded: Guarded) -> None:
 
 
 async def test_an_agent_does_its_work_with_its_rights(guarded: Guarded) -> None:
-    """It reads its ledger, says how far it is, and reads its own words back."""
+    """It reads its ledger, says how far it is, and reads its own messages back."""
     allocator = await guarded.bus(Role.ALLOCATOR)
     agent = await guarded.bus(Role.NODE_AGENT, NODE)
     await say(allocator, place("a"), 0)
@@ -62,7 +62,7 @@ async def test_an_agent_does_its_work_with_its_rights(guarded: Guarded) -> None:
     assert (await agent.last(Stream.STATE, word.subject)).sequence == sequence
 
 
-async def test_nobody_changes_a_stream_not_even_the_size_of_history(guarded: Guarded) -> None:
+async def test_no_user_changes_a_stream_not_even_the_size_of_history(guarded: Guarded) -> None:
     """An update can make the server itself republish into another stream: orders that no allocator gave."""
     for role in (Role.ADMINISTRATOR, Role.ALLOCATOR, Role.OPERATOR, Role.CONSOLE):
         with pytest.raises(BusError, match=r"(?i)permissions violation"):
@@ -89,7 +89,7 @@ ELSEWHERE: dict[str, tuple[str, bytes, str]] = {
 """What an agent may ask, and where it wants the answer: the broker itself would write there."""
 
 
-async def test_no_answer_to_an_agent_is_a_word_of_somebody_else(guarded: Guarded) -> None:
+async def test_no_answer_to_an_agent_is_a_message_of_another(guarded: Guarded) -> None:
     """Else one compromised node writes any ledger, and empties the book, without one denied publish."""
     allocator = await guarded.bus(Role.ALLOCATOR)
     agent = await guarded.connection(Role.NODE_AGENT, NODE)
@@ -125,7 +125,7 @@ async def test_a_reader_without_the_right_ends_instead_of_waiting(guarded: Guard
             pass
 
 
-async def test_who_is_made_to_remove_what_nobody_can_read_may_do_that_and_say_nothing(tmp_path, launch: Launch) -> None:
+async def test_the_remover_of_unreadable_messages_may_do_that_and_publish_nothing(tmp_path, launch: Launch) -> None:
     """`sluice doctor` names a command that no user of ours may carry out: its reader needs one who may."""
     text = (Path(__file__).parents[2] / "docs" / "evolution.md").read_text(encoding="utf-8")
     user = r"^\{ user: \"remover\", password: \"PASSWORD\", permissions: (\{.*\}) \}$"

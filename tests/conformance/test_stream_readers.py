@@ -59,9 +59,9 @@ async def test_an_empty_bus_is_known_to_be_empty(bus: Bus) -> None:
 
 
 async def test_a_reading_ends_although_what_it_was_promised_has_run_out(rig: Rig, monkeypatch) -> None:
-    """A service that starts when only closing words are left, and they expire just then, would not work for minutes."""
+    """A service that starts when only closing messages are left, which expire just then, would not work for minutes."""
     if isinstance(rig, MemoryRig):
-        pytest.skip("in one process nothing passes between being told what there is and having it")
+        pytest.skip("in one process nothing passes between an announcement and its message")
     bus = await rig.bus()
     pull = Reader._pull
     # Of three servers the one that serves the reading may be the last to let go of it.
@@ -177,7 +177,7 @@ async def test_a_service_that_lives_through_a_wipe_learns_that_everything_is_gon
 
 
 async def test_who_cannot_read_any_more_is_told_for_how_long(rig: Rig, bus: Bus) -> None:
-    """A server that is there and has no stream: what was read is shown to people, and must not look as if it were."""
+    """A server that is there and has no stream: people see that what was read before is out of date."""
     async with watching(bus.read(Stream.BOOK)) as view:
         await view.until(lambda view: view.caught_up == 1)
         assert bus.unread_s == 0
@@ -206,7 +206,7 @@ async def test_a_trace_goes_on_in_the_next_service(rig: Rig) -> None:
 
 
 async def test_a_person_can_read_what_was_overwritten(bus: Bus) -> None:
-    """HISTORY has every accepted word in its order, and no refused one."""
+    """HISTORY has every accepted message in its order, and no refused one."""
     binding = subjects.binding(RequestId("r1"))
     first = await say(bus, binding, 0, word(binding, "first"))
     await bus.write(order(binding, 0, word(binding, "refused")), {})
@@ -220,7 +220,7 @@ async def test_a_person_can_read_what_was_overwritten(bus: Bus) -> None:
 # -- an agent's ledger ------------------------------------------------------------------------------------------------
 
 
-async def test_an_agent_that_nobody_knows_yet_is_told_so_and_waits(rig: Rig) -> None:
+async def test_an_unknown_agent_is_refused_and_waits(rig: Rig) -> None:
     """A start without incarnation, no end of a snapshot; then, with its durable, its node's ledger and no other's."""
     bus = await rig.bus("administrator")
     agent = await rig.bus("node-agent")

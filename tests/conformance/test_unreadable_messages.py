@@ -46,8 +46,8 @@ POISONS = {
 }
 
 
-async def test_what_is_behind_a_message_that_nobody_can_read_is_read(nats: NatsRig, capfd) -> None:
-    """A stream's reader and an agent's durable pass all of them, tell each once, and still hold them for the guard."""
+async def test_what_is_behind_an_unreadable_message_is_read(nats: NatsRig, capfd) -> None:
+    """A stream's reader and an agent's durable pass all of them, log each once, and still hold them for the guard."""
     allocator = await nats.bus()
     await allocator.ensure_agent(NODE)
     before = {fault: metrics.value(POISON, "BOOK", fault) for fault in ("bytes", "place", "subject")}
@@ -80,7 +80,7 @@ async def test_what_is_behind_a_message_that_nobody_can_read_is_read(nats: NatsR
     assert counted == {fault: 2 * faults.count(fault) for fault in before}, "by two connections, once each"
 
 
-async def test_a_message_over_the_servers_limit_never_reaches_anybody(nats: NatsRig) -> None:
+async def test_a_message_over_the_servers_limit_never_reaches_a_reader(nats: NatsRig) -> None:
     """100 MB are refused at the door: the sending client gets an error, and no reader sees a byte."""
     async with raw(nats.broker.url) as connection:
         with pytest.raises(BusError, match="takes no message of 100000000 bytes"):
@@ -139,7 +139,7 @@ async def test_a_subject_that_is_no_text_stops_no_reader_and_can_be_removed(nats
     assert metrics.value(POISON, "STATE", "subject") - before == 2 * len(NO_TEXT), "it is gone"
 
 
-async def test_a_stored_word_does_not_say_that_nobody_answers(nats: NatsRig) -> None:
+async def test_a_stored_message_does_not_say_that_no_service_answers(nats: NatsRig) -> None:
     """`sluice doctor` would wait in vain for a node's clock, and say that the broker is silent."""
     bus = await nats.bus()
     async with raw(nats.broker.url) as connection, asyncio.timeout(60):
@@ -149,7 +149,7 @@ async def test_a_stored_word_does_not_say_that_nobody_answers(nats: NatsRig) -> 
 
 
 async def test_headers_that_are_none_stop_no_reader(nats: NatsRig) -> None:
-    """As above. The word that they stand over is read."""
+    """As above. The message that they stand over is read."""
     bus = await nats.bus()
     places = [subjects.slice_(NODE, AllocationId(f"h{number}")) for number in range(len(NO_HEADERS))]
     for where, headers in zip(places, NO_HEADERS, strict=True):

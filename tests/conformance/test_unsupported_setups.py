@@ -1,4 +1,4 @@
-"""What a service refuses to work with, said in words instead of failing later."""
+"""What a service refuses to work with, with a sentence instead of a later failure."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_a_stream_with_other_settings_is_not_used(nats: NatsRig) -> None:
-    """A stream that keeps more than last values would let an expired word bring back the one before it."""
+    """A stream that keeps more than last values would let an expired message bring back the one before it."""
     bus = await nats.bus("administrator")
     async with raw(nats.broker.url) as connection:
         config = (await connection.ask("STREAM.INFO.BOOK"))["config"]
@@ -36,7 +36,7 @@ async def test_a_stream_with_other_settings_is_not_used(nats: NatsRig) -> None:
 
 
 async def test_history_gets_the_size_of_the_disk_and_keeps_its_words(nats: NatsRig) -> None:
-    """A data directory of a larger disk goes on with this one's size: what was booked and told is all there."""
+    """A data directory of a larger disk goes on with this one's size: what was booked and published is all there."""
     bus = await nats.bus("administrator")
     await say(bus, place("a"), 0)
     async with raw(nats.broker.url) as connection:
@@ -134,7 +134,7 @@ async def test_a_durable_with_other_settings_is_not_used(nats: NatsRig) -> None:
 
 
 async def test_a_durable_that_lands_in_the_next_life_of_the_streams_is_told_of_it(nats: NatsRig, monkeypatch) -> None:
-    """Its agent would take every order for one of another life, for ever, and no allocator could go on."""
+    """Its agent would take every order for one of another incarnation, for ever, and no allocator could go on."""
     bus = await nats.bus("administrator")
     of_now, of_before = await bus.incarnation(Stream.BOOK), Incarnation("1")
     asked = stream_management.incarnation
@@ -170,7 +170,7 @@ async def test_an_old_server_is_refused(nats: NatsRig, monkeypatch: pytest.Monke
 
 
 async def test_a_server_that_cannot_start_says_why(tmp_path: Path, launch: Launch) -> None:
-    """Its last words are in the error, at once instead of after a timeout."""
+    """Its last lines are in the error, at once instead of after a timeout."""
     (tmp_path / "store").write_text("a file where a folder should be")
     with pytest.raises(BrokerError, match="storage directory is not a directory"):
         async with Broker(tmp_path, launch=launch):
@@ -211,7 +211,7 @@ class OneOfThree:
     clustered = True
 
     def __init__(self, *, there: bool) -> None:
-        """`there`: somebody has made the streams already."""
+        """`there`: the streams exist already."""
         self.there = there
 
     async def ask(self, verb: str, body: dict | None = None, *, timeout_s: float = 0.0) -> dict:
@@ -226,7 +226,7 @@ class OneOfThree:
 
 @pytest.mark.parametrize("there", [False, True])
 async def test_three_brokers_on_the_disk_of_one_are_refused(there: bool) -> None:
-    """The words of before would be of a life that no reader knows, and be gone when another server leads."""
+    """The messages of before would be of an incarnation that no reader knows, and be gone when another server leads."""
     cluster = OneOfThree(there=there)
     with pytest.raises(BusError, match="a server of the cluster has kept"):
         await stream_management.ensure_streams(cluster)  # type: ignore[arg-type]

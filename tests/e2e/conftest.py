@@ -173,7 +173,7 @@ class Watching:
         return await self.until(condition, f"{name} to be bound")
 
     async def stands(self, name: str, state: str, words: str = "", within_s: float = 60.0) -> PodDocument:
-        """A pod, once it is in this state and told these words."""
+        """A pod, once it is in this state and shows this text."""
 
         def condition(pods, _gpus):
             pod = pods.get(name)

@@ -10,7 +10,7 @@ import pytest
 
 @pytest.mark.slow
 def test_a_run_tells_its_figures_and_those_of_the_bare_broker(tmp_path):
-    """Everybody is served, nothing is given twice, all is given back, and the ratio is of the same messages."""
+    """Every request is served, nothing is granted twice, all is given back, and the ratio is of the same messages."""
     picture = tmp_path / "bench.svg"
     words = ("bench", "--requests", "6", "--nodes", "1", "--gpus", "2", "--processes", "1", "--within-s", "60")
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""`sluice demo`: the first thing anyone runs."""
+"""`sluice demo`: the first thing a new user runs."""
 
 import os
 import re

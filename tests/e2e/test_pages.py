@@ -40,7 +40,7 @@ ELSEWHERE = {
     "sluice report --by all --points --json": "likewise",
     "sluice doctor --no-bus --kubeconfig ~/.kube/config": "needs a cluster: tests/integration/test_doctor_cluster.py",
     "sluice adjust POD --container NAME --memory 8Gi --sm-partition 40 --quota-request 0.5 --quota-limit 0.8": (
-        "all of its options, which no one share has: tests/integration/test_adjusting.py"
+        "all of its options, which no single share has: tests/integration/test_adjusting.py"
     ),
     (
         "sluice simulate --fleet FILE --workload FILE.jsonl --out FILE.jsonl "
@@ -84,7 +84,7 @@ def test_what_is_typed_elsewhere_is_still_on_a_page() -> None:
 
 @pytest.fixture
 def reader(tmp_path: Path, up, monkeypatch) -> Iterator["Reader"]:
-    """Somebody in a folder with the examples, beside whom `sluice up` runs as README.md says it."""
+    """A reader in a folder with the examples, beside whom `sluice up` runs as README.md says it."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "train.py").write_text("import os; assert os.environ['NVIDIA_VISIBLE_DEVICES']", encoding="utf-8")
     up.start("--web", "127.0.0.1:0", data=False)

@@ -50,7 +50,7 @@ async def test_the_next_pod_waits_for_a_process_that_ignores_the_end_of_its_pod(
     why = f"processes of its pod still run: sh {process.pid}"
     await scene.until(lambda: why in _explained(scene, "first"), "a person to see what the GPU waits for")
     freed = f"is being freed by {scene.namespace}/first ({why}"
-    await scene.until(lambda: freed in _explained(scene, "second"), "the next pod to be told who has its place")
+    await scene.until(lambda: freed in _explained(scene, "second"), "the next pod to show which one has its place")
     process.terminate()
     assert (await scene.pods())["second"]["spec"].get("schedulingGates"), "its device is given on while it lives"
     assert process.poll() is None

@@ -20,10 +20,10 @@ from sluice_node_agent.shell.commands.hardware_command import change_hardware
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(PROGRAM is None, reason=WHY_NO_PROMETHEUS)]
 ROOT = Path(__file__).parents[2]
 WITHIN_S = 180.0
-"""The recorder tells of whole minutes."""
+"""The recorder reports whole minutes."""
 SERVICES = ("pod-watcher", "allocator", "node-agent", "inventory")
 FLEET = fleet_text(1, 1).replace("A100-SXM4-40GB", "H100-SXM-80GB")
-"""Of an A100's instances the driver does not tell how busy they are."""
+"""Of an A100's instances the driver does not report how busy they are."""
 PODS = {"trains": "3g.40gb", "serves": "2g.20gb", "waits": "7g.80gb", "never": "7g.40gb"}
 BOUND = {"trains", "serves"}
 VARIABLES = {"$team": ".*", "$__rate_interval": f"{4 * SCRAPE_S}s", "$__range": "1m"}

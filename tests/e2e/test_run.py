@@ -124,7 +124,7 @@ async def test_a_share_is_told_its_daemon_and_its_limits(shared):
 VICTIMS = ("runner", "command", "both", "group", "keeper", "runner and keeper")
 
 
-async def test_whoever_is_killed_the_slice_comes_back_and_nothing_runs_on_it(shared, tmp_path):
+async def test_whatever_is_killed_the_slice_comes_back_and_nothing_runs_on_it(shared, tmp_path):
     """A slice with a process of its last tenant would be granted twice; one kept without a request is lost."""
     async with contextlib.AsyncExitStack() as stack:
         families = {}

@@ -97,7 +97,7 @@ def told(pod) -> str:
 
 
 def identity(home) -> tuple:
-    """What must not change under a tenant."""
+    """What stays the same while a tenant runs."""
     return home.uuid, home.gi_id, home.daemon.pid, psutil.Process(home.daemon.pid).create_time()
 
 
@@ -131,7 +131,7 @@ def tenant(up, pod, *, uid: int = ME, memory_mib: int | None = None):
 
 @contextmanager
 def quota_of(path: Path):
-    """A process that says hello to its token scheduler; yields what it hears next: kind, request and limit."""
+    """A process that says hello to its token scheduler; yields what it receives next: kind, request and limit."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
         peer.settimeout(20)
         peer.connect(str(path))
@@ -208,7 +208,7 @@ async def test_a_killed_agent_disturbs_no_tenant_and_a_killed_daemon_is_told_to_
         assert identity(same) == identity(home)
         assert "error" not in answer(16)
         os.kill(home.daemon.pid, signal.SIGKILL)
-        dead = home.daemon.pid  # the pod's word and what is pulled of its node come apart
+        dead = home.daemon.pid  # the pod's size and what is pulled of its node come apart
         warned, again = await shares.bound("one", lambda pod, home: pod.warnings and home.daemon.pid != dead)
     assert "died" in warned.warnings[0]
     assert warned.allocation == before.allocation

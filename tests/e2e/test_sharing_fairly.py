@@ -1,4 +1,4 @@
-"""Sharing fairly on real processes, as `sluice explain` tells it; one system for all tests, a namespace each."""
+"""Sharing fairly on real processes, as `sluice explain` shows it; one system for all tests, a namespace each."""
 
 import io
 import json
@@ -38,7 +38,7 @@ class Here:
     async def waiting(self, name: str, words: str):
         return await self.watching.stands(name, "waiting", words)
 
-    async def bound_anew(self, before):
+    async def bound_again(self, before):
         """The pod that was evicted, once it is bound under another id."""
 
         def condition(pods, _gpus):
@@ -110,7 +110,7 @@ async def test_a_drained_node_loses_its_pod_to_the_other_and_serves_again_when_i
     done = here.up.sluice("drain", before.node, "--yes", "--wait", "25", "--why", "new fans", timeout_s=60)
     assert (done.returncode, done.stdout) == (0, f"{before.node} is drained: new fans\nno pod is there\n"), done.stderr
     assert f"{here.namespace}/train" in done.stderr
-    after = await here.bound_anew(before)
+    after = await here.bound_again(before)
     assert after.node != before.node
     drained = f"{before.node} is drained (new fans)"
     await here.told(before.request, f"is to be evicted: {drained}", "was evicted", "slice is gone (pod gone)")
@@ -236,7 +236,7 @@ async def test_a_pod_that_got_a_larger_profile_is_moved_back_to_one_of_its_size(
     )
     freed = (await here.bound("full-0")).node
     here.remove("full-0")
-    assert (await here.bound_anew(larger)).node == freed
+    assert (await here.bound_again(larger)).node == freed
     why = f"it is moved: a place on {freed} is kept for its replacement (1g.5gb)"
     await here.told(
         larger.request,

@@ -20,7 +20,7 @@ DIRECT = (sys.executable, "-m", "sluice_allocator.offline")
 
 
 def simulated(*words):
-    """What `sluice simulate` answers to these words."""
+    """What `sluice simulate` answers to these arguments."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         try:
@@ -64,7 +64,7 @@ def devices(answer, *keys):
 
 
 def test_the_example_runs_as_it_is_documented(files):
-    """Someone waits, someone is refused, everybody leaves."""
+    """One request waits, one is refused, all are withdrawn."""
     files.fleet, files.workload = EXAMPLES / "fleet.toml", EXAMPLES / "workload.jsonl"
     assert files.run().returncode == 0
     answers, summary = read_answers(files.out.read_text(encoding="utf-8"))
@@ -172,7 +172,7 @@ def test_every_model_is_rehearsed_by_the_name_that_a_pod_gives_it(files):
 
 
 def test_a_model_of_the_fleet_files_own_is_rehearsed(files):
-    """Who has a GPU that this release does not know could not plan for it."""
+    """An operator with a GPU that this release does not know could not plan for it."""
     lines = [arrive(0, f"p{number}", profile="1g.13gb", gpu_model="x100") for number in range(8)]
     answers, _ = files.answers(SPELLED_OUT, lines, "--no-queue")
     assert [answer["answer"] for answer in answers] == ["bound"] * 7 + ["refused"]

@@ -123,7 +123,7 @@ def test_a_real_jaeger_shows_a_pods_way_over_all_services_as_one_trace(tmp_path,
 
 @pytest.mark.slow
 def test_a_restarted_agent_makes_the_trace_of_a_pod_no_longer(tmp_path):
-    """Who looks for what took long would read "8 min 51 s" of a pod that had its slice in a fifth of a second."""
+    """The trace of a pod that had its slice in a fifth of a second would read "8 min 51 s"."""
     with collecting() as collector, _collected(tmp_path, collector) as running:
         request = served(running)
         way = when_whole(running, collector, trace_id(request), {"publish Bound", "request seen to bound"})

@@ -1,4 +1,4 @@
-"""`sluice explain --watch`, `trace --watch`: the story of a pod goes on while a user looks at it."""
+"""`sluice explain --watch`, `trace --watch`: the timeline of a pod goes on while a user looks at it."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ async def until(lines, condition) -> list[dict]:
 
 @pytest.mark.slow
 async def test_a_story_goes_on_until_the_pod_is_gone(emptied):
-    """Who waits for a pod would type the command again and again."""
+    """A user who waits for a pod would type the command again and again."""
     emptied.add("by-profile")
     async with emptied.watching() as watching:
         await watching.bound("by-profile")

@@ -44,7 +44,7 @@ async def test_a_person_without_kubernetes_or_gpus_sees_pods_come_and_go(up):
         assert "asks for 7g.40gb" in await detail.inner_text()
         assert "has 7g.40gb on" in await detail.inner_text()
         (broker,) = [child for child in up.children() if "nats-server" in child.name()]
-        broker.suspend()  # killed, it would be back before anybody looked
+        broker.suspend()  # killed, it would be back before a look at it
         await tab.locator("#status.lost").wait_for()
         assert "The broker does not answer since" in await tab.locator("#banner").inner_text()
         assert await tab.locator(".gpu").count() == 4

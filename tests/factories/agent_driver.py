@@ -159,10 +159,10 @@ async def kill(process: asyncio.subprocess.Process) -> None:
 
 
 class AgentProcess(AgentDriver):
-    """An agent of one node as a process, which a test ends and starts again, and who stands in before it."""
+    """An agent of one node as a process, which a test ends and starts again, and the stand-ins for its services."""
 
     def __init__(self, node: NodeName, folder: Path, broker, bus, uuids=None, **settings: object) -> None:
-        """`settings` are variables of each of its lives."""
+        """`settings` are variables of each of its runs."""
         super().__init__(bus, folder, uuids)
         self.node, self.news = node, None
         often = {"SLUICE_NODE_AGENT_TICK_S": 0.05, "SLUICE_NODE_AGENT_BACK_OFF_FIRST_S": 0.1}
@@ -175,7 +175,7 @@ class AgentProcess(AgentDriver):
         await self.kill()
 
     async def start(self, **more: object) -> None:
-        """Begin another life, and open the node for it."""
+        """Begin another run, and open the node for it."""
         self.process = await start_agent(self.data_dir, **(self._settings | more))
         await self.open_again()
 
@@ -222,7 +222,7 @@ def _none_left(folder: Path) -> bool:
 
 
 def runs(pid: int) -> bool:
-    """Whether a process runs: one that waits for its parent to hear of its end does not."""
+    """Whether a process runs: a zombie does not."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     return False

@@ -24,7 +24,7 @@ def usage_of(request: str = "r", /, **fields: Any) -> SliceUsage:
 
 
 def heard(subject: str, message: AnyMessage, request: str = "", *, time: str = "", **headers: str) -> HistoryMessage:
-    """A word of the history; `Sluice_Steps` is the header Sluice-Steps."""
+    """A message of the history; `Sluice_Steps` is the header Sluice-Steps."""
     about = {"id": f"{subject} {time}", "operation": "o", "request": request, "schema": 1}
     named = {name.replace("_", "-"): text for name, text in headers.items()}
     return HistoryMessage(f"hist.sluice.{subject}", Envelope(**about, time=time, message=message), named)

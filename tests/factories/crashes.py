@@ -1,4 +1,4 @@
-"""An agent that is killed at any step of its life, and one that is killed again soon in its second."""
+"""An agent that is killed at any step of its run, and one that is killed again soon in its second."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from itertools import count
 from typing import Any
 
 SECOND_MAX = 4
-"""Steps of the second life: those that go on with what was found. Later ones are as after one crash."""
+"""Steps of the second run: those that go on with what was found. Later ones are as after one crash."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ def deaths(*, executed: bool = False, least: int = 1) -> Iterator[Death]:
 
 
 def killed_twice(make_node: Callable[[], Any], begin: Callable[[Any], Any]) -> Iterator[tuple[Any, str]]:
-    """Nodes in their third life and how far the first two came; a last step is carried out, its result lost."""
+    """Nodes in their third run and how far the first two came; a last step is carried out, its result lost."""
     first, second = 0, 0
     while True:
         node = make_node()

@@ -29,7 +29,7 @@ def why_not() -> str:
 
 
 def build_image(name: str, tag: str, flags: str = "", root: Path = ROOT) -> str:
-    """Build one image by the program with which everybody builds them; returns its name."""
+    """Build one image by the program with which a user builds them; returns its name."""
     done = subprocess.run(
         ["sh", root / "deploy" / "docker" / "build.sh", name],
         env={

@@ -38,7 +38,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Of the present life, or of the last."""
+        """Of the present run, or of the last."""
         return self._popen.pid
 
     @property
@@ -47,11 +47,11 @@ class Process:
 
     @property
     def code(self) -> int | None:
-        """How its last life ended; None while it runs."""
+        """How its last run ended; None while it runs."""
         return None if self._popen is None else self._popen.poll()
 
     def start(self) -> None:
-        """Begin another life. It ends with the thread that called, so call from one that stays."""
+        """Begin another run. It ends with the thread that called, so call from one that stays."""
         assert not self.runs, f"{self.name} runs already"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
@@ -83,7 +83,7 @@ class Process:
             self.kill()
 
     def freeze(self) -> None:
-        """SIGSTOP: it lives, and does nothing from here on."""
+        """SIGSTOP: it stays, and does nothing from here on."""
         if self.runs:
             os.kill(self.pid, signal.SIGSTOP)
             until_stopped(self.pid)

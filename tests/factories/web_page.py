@@ -49,7 +49,7 @@ LAYOUTS = ((4, 4), (8,), (2, 2, 4), (1, 1, 1, 1, 4), (4,), (2, 1), (), (1, 2, 4)
 
 
 class Stories:
-    """Tells one step of every request; `error` instead, when it is set."""
+    """Reports one step of every request; `error` instead, when it is set."""
 
     def __init__(self):
         self.error: Exception | None = None

@@ -102,7 +102,7 @@ class Front:
         self.cut()
         for transport in self._connections:
             _abort(transport)
-        # Aborted transports close their sockets in the loop's next turns; nothing tells when.
+        # Aborted transports close their sockets in the loop's next turns; nothing shows when.
         for _ in range(CLOSING_TURNS):
             if not self._streams and all(at.fileno() == -1 for at in self._connections.values()):
                 break

@@ -26,7 +26,7 @@ class Resource:
     columns: tuple[Json, ...] = field(default=(), compare=False)
     """Of a custom resource: what `kubectl get` prints of it."""
     stored_as: str = ""
-    """Another resource that is the same objects in other words: core events are those of events.k8s.io."""
+    """Another resource that is the same objects by other names: core events are those of events.k8s.io."""
     show: Callable[[Json], Json] | None = field(default=None, compare=False)
 
     @property

@@ -1,5 +1,5 @@
 """
-What the fuzzer asks of every reader, whatever it is given: that it answers, in bounds, in words, and with its own no.
+What the fuzzer asks of every reader, whatever it is given: that it answers, in bounds, and by its own errors.
 
 A reader may only raise the errors that it names. It may not take longer than CPU_S for one input, keep growing, write
 more than SAID_BYTES_MAX to the log, or complain at greater length. It shares no code with the readers.
@@ -21,7 +21,7 @@ from fuzz.mutating import hostile, inputs
 CPU_S = 5.0
 """Of one input of at most 64 KiB; the slowest ordinary one takes some ms. Above it something grows with a power."""
 SAID_BYTES_MAX = 1024
-"""What one input may add to a log, and what a reader may say of it: outsiders must not be able to fill disks."""
+"""What one input may add to a log, and what a reader may say of it: a bound on what outsiders write to disks."""
 GROWTH_MIB_MAX = 512
 """What the process may have grown by, at its largest, over all inputs of one reader."""
 _SHRINK_TRIES = 2000

@@ -25,7 +25,7 @@ KEPT: tuple[Kept, ...] = (
     Kept(
         "every allocator, for a subject of one agent that is no text", "stored message", b"sluice.slice.n1.\xff\xfe\n{}"
     ),
-    Kept("a log filled by subjects of somebody else", "subject", b"x" * 60_000),
+    Kept("a log filled by subjects of other programs", "subject", b"x" * 60_000),
     Kept("1.5 GiB of memory for a key of dots in a fleet file", "fleet file", b".".join([b"a"] * 20_000) + b"=1"),
     Kept("a service that does not start for a deep settings file", "settings file", b"a = " + b"[" * 30_000),
     Kept("a service that does not start for many digits", "settings file", b"a = 1" + b"0" * 5000),

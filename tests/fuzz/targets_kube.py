@@ -59,7 +59,7 @@ def _stored(data: bytes) -> str:
 
 
 def _line(data: bytes) -> None:
-    """One line of a watch, as far as the core that hears of it; what its reflector lists again for is no matter."""
+    """One line of a watch, as far as the core that observes it; what its reflector lists again for is no matter."""
     with suppress(KubeError, *NOT_READABLE):
         _heard(data)
 

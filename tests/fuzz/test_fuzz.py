@@ -11,7 +11,7 @@ INPUTS = 120
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_no_input_stops_a_reader(name):
-    """Each answers, or refuses in its own words: in time, in bounds, and briefly."""
+    """Each answers, or refuses with its own error: in time, in bounds, and briefly."""
     target = TARGETS[name]
     count = fuzz(target, round(INPUTS * target.weight), seed=1)
     assert not count.wrong, "\n".join(map(str, count.wrong))

@@ -53,7 +53,7 @@ def _folder(config: pytest.Config) -> Path | None:
 
 
 def _why_not(config: pytest.Config) -> str:
-    """Why nothing is looked at; empty when there is a GPU and somebody wants to know."""
+    """Why nothing is looked at; empty when there is a GPU and its tests were asked for."""
     if _folder(config) is None:
         return f"looks at the GPUs of this machine only when asked to: {OPTION}=DIR or {VARIABLE}=DIR"
     names = [entry.name for entry in Path("/dev").glob("nvidia*")]

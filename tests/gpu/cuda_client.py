@@ -1,8 +1,8 @@
 """
 A CUDA process for the checks on real hardware: the driver API through ctypes, nothing else installed.
 
-Reads one JSON command per line and answers each with one JSON line; ends with the end of its input. It must not import
-anything of ours: it is judged by what the driver tells an ordinary program.
+Reads one JSON command per line and answers each with one JSON line; ends with the end of its input. It imports
+nothing of ours: it is judged by what the driver tells an ordinary program.
 
     {"do": "open"}            a context on device 0; says the SMs and the memory that it sees
     {"do": "take", "mib": n}  allocates; says whether the driver let it

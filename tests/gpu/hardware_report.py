@@ -27,7 +27,7 @@ class HardwareReport:
         self.facts.setdefault(section, {})[what] = value
 
     def check(self, name: str, outcome: str, why: str = "") -> None:
-        """Keep what became of a check. Of several words about one (its set-up, itself), a bad one stays."""
+        """Keep what became of a check. Of several results of one (its set-up, itself), a bad one stays."""
         known = self.checks.get(name)
         if known is None or known["outcome"] == "passed":
             self.checks[name] = {"outcome": outcome, "why": why}

@@ -4,8 +4,8 @@ A CUDA process that wants the device all the time: kernels of a known length, on
     spinning.py MICROSECONDS    says `ready`, waits for a line, and then tells every 100 ms how many it has finished
 
 Each kernel spins by the device's own clock (`%globaltimer`, in nanoseconds; PTX ISA, "Special Registers"), so two that
-share the device by turns of the hardware's choosing would seem to take no longer: who sums up kernels sees more than
-there was time. It must not import anything of ours, and ends with the end of its input.
+share the device by turns of the hardware's choosing would seem to take no longer: a sum over kernels comes to more than
+there was time. It imports nothing of ours, and ends with the end of its input.
 """
 
 import ctypes

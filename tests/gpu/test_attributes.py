@@ -1,4 +1,4 @@
-"""Reading a real GPU through our backend, beside the catalog and beside NVML's own words. Changes nothing."""
+"""Reading a real GPU through our backend, beside the catalog and beside NVML's own values. Changes nothing."""
 
 import platform
 import time
@@ -15,8 +15,8 @@ CLIENT_MIB = 512
 
 
 def test_every_gpu_tells_what_placing_needs_to_know(backend, gpus, hardware_report: HardwareReport) -> None:
-    """A GPU without a UUID, memory or SMs could not be given to anybody, or be given twice."""
-    import pynvml  # noqa: PLC0415 - NVML's own words, beside ours
+    """A GPU without a UUID, memory or SMs could not be granted, or be granted twice."""
+    import pynvml  # noqa: PLC0415 - NVML's own values, beside ours
 
     assert len({gpu.uuid for gpu in gpus}) == len(gpus)
     assert [gpu.index for gpu in gpus] == sorted({gpu.index for gpu in gpus})
@@ -64,7 +64,7 @@ def keep(report: HardwareReport, gpu: GpuReport) -> None:
 
 
 def test_the_catalog_says_nothing_that_the_device_contradicts(gpus, hardware_report: HardwareReport) -> None:
-    """The simulator, refusals and documentation speak by it: where it is wrong, they promise the impossible."""
+    """The simulator, refusals and documentation go by it: where it is wrong, they promise the impossible."""
     contradictions = []
     for gpu in gpus:
         model = find_model(gpu.model)
@@ -93,7 +93,7 @@ def test_reading_one_gpu_says_what_reading_all_says(backend, gpus) -> None:
 
 
 def test_waiting_for_trouble_ends_in_time_and_hears_of_none(backend, gpus) -> None:
-    """An agent that hangs in this call never stops; one that hears of errors that are none marks good GPUs bad."""
+    """An agent that hangs in this call never stops; one that takes calm for errors marks good GPUs bad."""
     began = time.monotonic()
     heard = backend.troubled(1.0)
     assert time.monotonic() - began < 30.0

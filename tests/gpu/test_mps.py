@@ -86,11 +86,11 @@ def daemons(hardware_report: HardwareReport) -> Iterator[object]:
 @pytest.fixture(scope="module")
 def exclusive(backend, quiet_gpu: GpuReport, daemons, hardware_report: HardwareReport) -> Iterator[bool]:
     """The GPU in EXCLUSIVE_PROCESS, and back; False where this machine does not allow it."""
-    import pynvml  # noqa: PLC0415 - NVML's own word on the mode
+    import pynvml  # noqa: PLC0415 - NVML's own mode
 
     handle = pynvml.nvmlDeviceGetHandleByUUID(quiet_gpu.uuid)
     if pynvml.nvmlDeviceGetComputeMode(handle) != pynvml.NVML_COMPUTEMODE_DEFAULT:
-        pytest.skip("the GPU is in another compute mode than DEFAULT, which somebody must want")
+        pytest.skip("the GPU is in another compute mode than DEFAULT, which its owner must have wanted")
     try:
         backend.set_exclusive_process(quiet_gpu.uuid, exclusive=True)
     except DeviceError as error:
@@ -180,7 +180,7 @@ def test_raised_limits_hold_for_the_next_tenant(home: Home, quiet_gpu: GpuReport
 
 
 def test_one_tenant_is_put_out_and_the_other_goes_on(home: Home, hardware_report: HardwareReport) -> None:
-    """A tenant that leaves must not take its neighbours with it, nor stay on."""
+    """A tenant that leaves takes no neighbour with it, and does not stay on."""
     with Client(home.variables) as staying:
         assert "error" not in staying.ask("open")
         with Client(home.variables) as leaving:

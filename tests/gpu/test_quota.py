@@ -53,7 +53,7 @@ def spin(uuid: str, library: Path | None, socket: Path | None) -> Lines:
 
 
 def counted(process: Lines, until: float) -> tuple[int, float]:
-    """What it had finished, and when it said so: the first word after `until`."""
+    """What it had finished, and when it said so: the first line after `until`."""
     while True:
         kernels, moment = process.hear().split()
         if float(moment) >= until:

@@ -1,4 +1,4 @@
-"""What a real driver tells of the use of a GPU: before anybody works on it, and while somebody does."""
+"""What a real driver reports of the use of a GPU: before any process works on it, and while one does."""
 
 import platform
 import time

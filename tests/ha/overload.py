@@ -60,7 +60,7 @@ class Outcome:
     offered_per_s: float = 0.0
     bound: int = 0
     told_full: int = 0
-    """Requests that were told that as many wait as may."""
+    """Requests that were answered that as many wait as may."""
     before_p99_s: float = 0.0
     recovered_s: float = math.inf
     """From the last withdrawal on the bus until probes were as quick as before, and stayed so."""
@@ -70,7 +70,7 @@ class Outcome:
 
 
 class Source:
-    """Asks on the bus, and hears what is answered."""
+    """Publishes requests on the bus, and observes the answers."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -78,7 +78,7 @@ class Source:
         self._slots = asyncio.Semaphore(WRITES_AT_ONCE)
         self._bound: dict[str, asyncio.Future[None]] = {}
         self._asked: dict[str, int] = {}
-        """Requests that were not withdrawn yet, with the sequences of their words."""
+        """Requests that were not withdrawn yet, with the sequences of their messages."""
         self.released: set[str] = set()
         self.told_full: set[str] = set()
         self.names: list[str] = []

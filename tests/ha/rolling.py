@@ -64,7 +64,7 @@ async def upgrade(
 
 
 async def judge(pods: Pods, outcome: Outcome) -> None:
-    """When all pods are gone: each was answered, with a slice, and nothing happened that must not."""
+    """When all pods are gone: each got an answer and a slice, and no rule was broken."""
     await pods.all_gone()
     outcome.wrong += await violations_at(pods.system.broker.url, sources_killed=True)
     if len(outcome.waits_s) != pods.number:

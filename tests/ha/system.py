@@ -128,7 +128,7 @@ class System:
         return [process for name, process in self.services.items() if name.startswith(service)]
 
     async def working(self, service: str) -> Process:
-        """Who of a service works: the lease says so; of inventories the first that runs. Waits for one, bounded."""
+        """The working replica of a service, by its lease; of inventories the first that runs. Waits, bounded."""
         role = LEASES.get(service)
         if role is None:
             return next(process for process in self.copies(service) if process.runs)
@@ -148,7 +148,7 @@ class System:
 
     @staticmethod
     def runs_of(process: Process) -> list[str]:
-        """The run ids of a process's lives, by its log."""
+        """The run ids of a process, by its log."""
         lines = process.log.read_text(encoding="utf-8", errors="replace").splitlines()
         said = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
         return [line["run"] for line in said if line["event"] == "starting"]

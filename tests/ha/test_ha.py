@@ -15,7 +15,7 @@ DOSE = (("allocator", "kill"), ("pod-watcher", "kill"), ("allocator", "freeze"))
 REPLACED = ("allocator-1", "node-agent-n1", "inventory-2", "pod-watcher-1")
 LYING_LEASE = Path(__file__).with_name("lying_lease.py")
 PODS = 20
-"""That come and go while everybody works who should stand by."""
+"""Pods that come and go while all replicas work that should stand by."""
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ async def cluster(directory: Path) -> AsyncIterator[Cluster]:
         yield found
 
 
-async def test_an_agent_that_reads_anew_goes_on_hearing_orders(tmp_path: Path) -> None:
+async def test_an_agent_that_reads_again_goes_on_receiving_orders(tmp_path: Path) -> None:
     """It rereads every five minutes: nodes behind two servers of three would get nothing and release nothing."""
     async with cluster(tmp_path) as three:
         for number, url in enumerate(three.urls):
@@ -77,7 +77,7 @@ async def test_an_agent_that_reads_anew_goes_on_hearing_orders(tmp_path: Path) -
 
 
 async def test_an_agent_that_is_started_again_hears_orders(tmp_path: Path) -> None:
-    """Pulls of its previous run must not take messages away from this one."""
+    """Pulls of the agent's previous run take no messages away from this one."""
     async with cluster(tmp_path) as three:
         for number, url in enumerate(three.urls):
             for life in range(2):
@@ -85,7 +85,7 @@ async def test_an_agent_that_is_started_again_hears_orders(tmp_path: Path) -> No
                     await three.hears(view, f"life-{number}-{life}")
 
 
-async def test_an_agent_misses_no_order_while_it_begins_anew_in_time(tmp_path: Path) -> None:
+async def test_an_agent_misses_no_order_while_it_restarts_in_time(tmp_path: Path) -> None:
     """By then none of its pulls is open, so nothing is lost and no order waits."""
     async with cluster(tmp_path) as three:
         for number, url in enumerate(three.urls):

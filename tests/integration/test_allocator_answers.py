@@ -110,7 +110,7 @@ async def test_a_client_is_told_what_is_wrong_with_a_pod():
     ids=["no container", "too many", "operator", "toleration", "negative amount", "too many pods"],
 )
 async def test_a_question_that_no_pod_can_be_behind_names_its_field(question, what):
-    """INVALID_ARGUMENT, in words."""
+    """INVALID_ARGUMENT, with a sentence."""
     async with served(bench_with(1)) as client:
         asked = pb.SimulateRequest(**({"containers": [{"name": "c"}]} | question))
         code, details = await refused_with(client.Simulate(asked))
@@ -189,10 +189,10 @@ async def test_who_stands_by_names_who_works():
         _, no_leader = await refused_with(client.Simulate(POD))
         held = LeaseHeld(role="allocator", owner=RunId("r2"), endpoint="10.0.0.7:9420")
         broker.put(subjects.lease("allocator").subject, held)
-        code, somebody = await refused_with(client.Explain(pb.ExplainRequest(request="p1")))
+        code, with_holder = await refused_with(client.Explain(pb.ExplainRequest(request="p1")))
     assert "no allocator holds the lease" in no_leader
     assert code is grpc.StatusCode.UNAVAILABLE
-    assert "r2 holds the lease at 10.0.0.7:9420" in somebody
+    assert "r2 holds the lease at 10.0.0.7:9420" in with_holder
 
 
 async def test_the_lease_says_where_its_holder_answers():

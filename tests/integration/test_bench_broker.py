@@ -27,7 +27,7 @@ asyncio.run(measure())
 
 
 def test_kill_9_of_a_benchmark_leaves_no_broker_behind(tmp_path):
-    """Each would hold its memory and port until somebody finds it."""
+    """Each would hold its memory and port until a person finds it."""
     with subprocess.Popen([sys.executable, "-c", MEASURES, str(tmp_path)], stdout=subprocess.PIPE) as measures:
         broker = int(measures.stdout.readline())
         try:

@@ -1,4 +1,4 @@
-"""Nodes and services log in at a real broker by their tokens: who may, as whom, and what each trouble costs."""
+"""Nodes and services log in at a real broker by their tokens: which may, as which user, and what each trouble costs."""
 
 import asyncio
 import contextlib
@@ -55,7 +55,7 @@ REFUSED: dict[str, tuple[str, NodeName | None, dict[str, Any]]] = {
     "a service without a pod": ("sluice-allocator", None, {"pod": ""}),
 }
 FORGED: dict[str, tuple[str, str, str, dict[str, Any]]] = {
-    "an account of somebody": ("team-a", AGENT, AGENTS_USER, {}),
+    "an account of a team": ("team-a", AGENT, AGENTS_USER, {}),
     "an account without rights": (NODES, "default", AGENTS_USER, {}),
     "an agent as the allocator": (NODES, AGENT, "allocator", {}),
     "a person as an operator": ("sluice-system", "sluice-console", "operator", {}),
@@ -63,7 +63,7 @@ FORGED: dict[str, tuple[str, str, str, dict[str, Any]]] = {
 }
 
 
-async def test_whoever_is_not_who_it_says_is_refused(rig: CalloutRig) -> None:
+async def test_a_client_under_a_false_name_is_refused(rig: CalloutRig) -> None:
     """At once each, and with the reason in the callout's log only."""
     tries: dict[str, Credentials] = {}
     for what, (account, node, bound) in REFUSED.items():
@@ -88,7 +88,7 @@ async def test_whoever_is_not_who_it_says_is_refused(rig: CalloutRig) -> None:
 
 
 async def test_a_node_joins_without_any_change_at_the_broker(rig: CalloutRig) -> None:
-    """Twenty nodes that nothing has heard of, one file each."""
+    """Twenty nodes that no service has observed, one file each."""
     config = rig.broker.servers[0].plan.config()
     async with rig.answering(), AsyncExitStack() as stack:
         for number in range(20):
@@ -199,7 +199,7 @@ async def test_while_the_api_server_is_away_those_within_stay_and_others_wait(ri
             await (await waiting).close()
 
 
-async def test_after_a_wiped_broker_everybody_is_back(rig: CalloutRig) -> None:
+async def test_after_a_wiped_broker_every_client_is_back(rig: CalloutRig) -> None:
     """Rights are in no store of the broker."""
     async with rig.answering(), rig.connected(rig.in_file(NODE).source()) as connection:
         await works(connection)
@@ -213,7 +213,7 @@ async def test_after_a_wiped_broker_everybody_is_back(rig: CalloutRig) -> None:
 
 
 async def test_a_token_is_reviewed_once_while_it_is_remembered(rig: CalloutRig) -> None:
-    """A broker that restarts asks about everybody; the API server has others to serve."""
+    """A broker that restarts asks about every client; the API server has others to serve."""
     who = rig.credentials(AGENT, NODE)
     async with rig.answering():
         for _ in range(5):

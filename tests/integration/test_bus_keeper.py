@@ -63,7 +63,7 @@ class Site:
         return {key: base64.b64decode(text).decode() for key, text in found.items()} if resource == "secrets" else found
 
     async def overwrite(self, secret: str, data: dict[str, str | None]) -> None:
-        """As somebody else would; None takes a key away."""
+        """As another client would; None takes a key away."""
         how = {"body": {"data": data}, "content_type": "application/merge-patch+json"}
         await self.api.call("PATCH", f"{SECRETS}/{secret}", **how)
 
@@ -132,7 +132,7 @@ async def test_emptied_keys_are_replaced_and_running_replicas_start_again(site: 
 
 
 async def test_damaged_keys_are_told_and_kept(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    """Somebody's mistake must not replace all keys."""
+    """A damaged Secret is no reason to replace all keys."""
     await site.overwrite("sluice-bus-keys", {KEYS: base64.b64encode(b'{"version": 7}').decode()})
     keeper = site.keeper()
     await keeper.refresh()
@@ -215,7 +215,7 @@ class Rotating:
 
 
 async def test_a_rotation_cuts_off_no_agent_and_no_callout(site: Site, tmp_path: Path) -> None:
-    """The certificate, its authority and the issuer change in order, and a restarted broker lets everybody in again."""
+    """The certificate, its authority and the issuer change in order; a restarted broker admits all clients again."""
     keeper = site.keeper()
     await keeper.refresh()
     broker = Rotating(site, tmp_path / "broker")

@@ -80,7 +80,7 @@ async def is_told(settings: CommonSettings, why: str) -> None:
 # -- who is let in ------------------------------------------------------------------------------------------------
 
 
-async def test_a_certificate_is_its_owner_and_has_the_rights_of_nobody_else(broker: TlsBroker) -> None:
+async def test_a_certificate_has_the_rights_of_its_owner_alone(broker: TlsBroker) -> None:
     """Services and an agent connect by certificates alone; one that writes for another node is stopped, by name."""
     await broker.start()
     administrator, console = (credentials(broker.settings_of(role)) for role in (Role.ADMINISTRATOR, Role.CONSOLE))
@@ -261,7 +261,7 @@ async def test_a_password_is_never_said_in_plain_text_to_the_network(how, tmp_pa
 # -- new files ----------------------------------------------------------------------------------------------------
 
 
-async def test_files_that_turn_bad_cut_nobody_off(broker: TlsBroker) -> None:
+async def test_files_that_turn_bad_cut_no_client_off(broker: TlsBroker) -> None:
     """Half of a rotation, or a typo."""
     await broker.start()
     settings = broker.settings_of(Role.ADMINISTRATOR)

@@ -157,7 +157,7 @@ async def test_a_pods_status_shows_what_is_wrong_with_its_gpu(scene):
 
 
 async def test_a_kubelet_that_rejects_the_plugin_gets_no_claims(scene):
-    """The allocator must not place a pod with a claim there."""
+    """The allocator places no pod with a claim there."""
     await scene.kubelet.register(error="no such version")
     snapshot = await _snapshot(scene, hands_over=False)
     assert any("it rejected the plugin: no such version" in warning for warning in snapshot.warnings)

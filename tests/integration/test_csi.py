@@ -181,7 +181,7 @@ def _any_library():
 @BOTH
 @pytest.mark.parametrize("first", ["ticket", "volume"])
 async def test_a_container_with_a_share_reaches_its_daemon_through_the_volume(node, first):
-    """A share is of no use to a container that cannot reach its MPS daemon; the others must not be able to."""
+    """A container with a share reaches its MPS daemon, and other containers do not."""
     with daemon_home(node.folder) as home:
         container = _sharing(home)
         plain = ContainerDevices(container="plain", visible_devices="MIG-2")
@@ -205,7 +205,7 @@ async def test_a_container_with_a_share_reaches_its_daemon_through_the_volume(no
 
 
 async def test_a_daemon_that_is_started_again_is_found_in_the_same_volume(node):
-    """A daemon recreates its pipe directory; its tenants must not keep the old one."""
+    """A daemon recreates its pipe directory; its tenants see the new one."""
     with daemon_home(node.folder) as home:
         await node.publish(UID)
         inside = _start_sharing(node, home)
@@ -275,7 +275,7 @@ async def test_a_volume_is_given_up_only_when_no_process_of_the_pod_is_left(bare
     assert not bare.target(UID).exists()
 
 
-async def test_one_pod_that_does_not_end_holds_up_nobody(bare):
+async def test_one_pod_that_does_not_end_holds_up_no_other(bare):
     """Fifty pods start and end while one is stuck."""
     bare.start_process(UID, version="v1", name=f"pod{UID}")
     bare.start()
@@ -323,7 +323,7 @@ async def test_a_clean_stop_leaves_volumes_and_no_sockets(node):
 
 async def test_a_driver_whose_directories_cannot_be_kept_says_so_to_the_kubelet_and_serves_when_they_can(bare):
     """It ended, and its container's back-off held up every pod of the node for minutes after the disk was mended."""
-    stranger = bare.pods / "of-somebody-else"
+    stranger = bare.pods / "of-another-driver"
     stranger.mkdir()
     bare.start()
     with pytest.raises(grpc.aio.AioRpcError, match="pods_dir must be a directory for Sluice alone") as refused:
@@ -337,7 +337,7 @@ async def test_a_driver_whose_directories_cannot_be_kept_says_so_to_the_kubelet_
 
 
 async def test_a_stop_does_not_take_a_successors_sockets(bare):
-    """Two overlap while an agent is rolled out: the end of the old one must not remove the new one's."""
+    """Two overlap while an agent is rolled out: the end of the old one leaves the new one's sockets."""
     bare.start()
     bare.start()
     assert bare.stop(0) == 0
@@ -346,7 +346,7 @@ async def test_a_stop_does_not_take_a_successors_sockets(bare):
     assert bare.mounts(bare.target(UID))
 
 
-async def test_a_volume_that_somebody_opened_is_sealed_again(bare):
+async def test_a_volume_that_was_opened_by_hand_is_sealed_again(bare):
     """A writable volume is no gate: the kubelet creates the missing directory."""
     bare.start()
     await bare.publish(UID)

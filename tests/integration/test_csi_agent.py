@@ -73,7 +73,7 @@ async def test_a_pods_container_reaches_its_share_through_its_volume(node, tmp_p
 
 @pytest.mark.parametrize("node", [("all",)], indirect=True)
 def test_volumes_are_served_before_anything_of_the_agent_and_their_end_is_clean(node):
-    """An agent that cannot start must not leave a dead socket behind."""
+    """An agent that cannot start leaves no dead socket behind."""
     (node.folder / "fleet.toml").write_text("nonsense")
     number = node.start(
         wait=False, SLUICE_NODE_AGENT_ROLE="all", SLUICE_NODE_AGENT_FLEET_FILE=str(node.folder / "fleet.toml")

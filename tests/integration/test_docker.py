@@ -60,7 +60,7 @@ def run(name: str, *words: str, entry: str = "", **environment: str) -> subproce
     return docker("run", *hardened, *variables, *(["--entrypoint", entry] if entry else []), name, *words)
 
 
-def test_an_image_holds_its_service_and_nobody_elses_libraries(image):
+def test_an_image_holds_its_service_and_no_other_libraries(image):
     """Missing libraries need no patch and cannot be misused; needed ones are present."""
     service, name = image
     program = (
@@ -87,7 +87,7 @@ def test_every_module_of_a_service_can_be_imported(image):
     assert done.stdout == "all\n", done.stderr
 
 
-def test_an_image_brings_no_tools_and_is_nobody(image):
+def test_an_image_brings_no_tools_and_runs_unprivileged(image):
     """A compiler or an installer in an image is half of a break-in."""
     service, name = image
     script = 'for tool in "$@"; do command -v "$tool"; done; id -u; touch /x 2>/dev/null && echo writable; true'
@@ -155,7 +155,7 @@ def test_the_webhook_answers_from_its_image(image, tmp_path):
 
 
 def test_the_same_source_gives_the_same_image(tmp_path):
-    """Anyone can check an image against its source; also checked out elsewhere and later."""
+    """A user can check an image against its source; also checked out elsewhere and later."""
     found = []
     for number in range(2):
         root = tmp_path / str(number)

@@ -69,7 +69,7 @@ async def test_a_node_with_many_slices_keeps_its_statuses(rig: Guarded):
 
 
 async def test_an_agent_writes_no_history_and_allocators_copy_what_it_says(rig: Guarded):
-    """One agent could push a week of everybody's history out in a minute; or its slices would have no story."""
+    """One agent could push a week of all history out in a minute; or its slices would have no history."""
     console = await rig.bus(Role.CONSOLE)
     await flood(rig, f"hist.sluice.slice.{subjects.node_token(NODE)}", 10, 10)
     first, second = await allocating(rig), await allocating(rig)

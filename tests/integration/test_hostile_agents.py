@@ -30,7 +30,7 @@ NOT_OURS = b"\xff not ours"
 
 @asynccontextmanager
 async def agent(answer: bytes, details: str = "") -> AsyncIterator[str]:
-    """Something that answers every question to an agent with these bytes, or fails with these words."""
+    """Something that answers every question to an agent with these bytes, or fails with this text."""
 
     async def said(_question: bytes, context: grpc.aio.ServicerContext) -> bytes:
         if details:
@@ -97,8 +97,8 @@ def fitting(count: int) -> bytes:
     ],
     ids=["no message", "many GPUs", "long once escaped", "later state", "below zero", "huge", "too many", "negative"],
 )
-async def test_an_answer_that_nobody_on_the_bus_could_read_or_believe_is_a_failed_pull(answer, why):
-    """The inventory would end again after each start, or everybody be told nonsense of the whole fleet."""
+async def test_an_unreadable_or_unbelievable_answer_is_a_failed_pull(answer, why):
+    """The inventory would crash after each start, or publish nonsense about the whole fleet."""
     assert (await why_not_pulled(answer)).endswith(why)
 
 
@@ -132,7 +132,7 @@ async def test_who_asks_agents_for_a_person_is_told_of_an_answer_that_is_no_mess
     ],
 )
 async def test_a_long_name_or_refusal_is_told_in_some_hundred_characters(answer, refusal):
-    """The word that its node is stale would be too large for the bus, and the inventory would end every 30 s."""
+    """The message that its node is stale would be too large for the bus, and the inventory would end every 30 s."""
     assert len(await why_not_pulled(answer, refusal)) <= WORDS_MAX
 
 

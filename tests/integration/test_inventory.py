@@ -250,7 +250,7 @@ async def test_a_node_that_dies_becomes_stale_and_comes_back():
             await place.until_said(snapshot().node, lambda said: not said.stale)
 
 
-async def test_a_slow_agent_holds_up_nobody_else():
+async def test_a_slow_agent_holds_up_no_other():
     """An agent that never answers makes only its own node stale."""
     async with site() as place, fleet(place, busy(), snapshot()) as (slow, agent):
         slow.slow = True

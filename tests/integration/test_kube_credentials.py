@@ -101,7 +101,7 @@ async def api(server: ApiServer) -> AsyncIterator[KubeApi]:
 
 
 async def test_a_new_certificate_and_a_new_token_are_used_by_the_next_call(server: ApiServer, api: KubeApi) -> None:
-    """A renewed certificate must not need a restart of the pod-watcher; an open watch goes on."""
+    """A renewed certificate needs no restart of the pod-watcher; an open watch goes on."""
     assert await api.call("GET", "/who") == b'["first.example", "Bearer first"]'
     slow = asyncio.ensure_future(api.call("GET", "/slow"))
     async with asyncio.timeout(60):
@@ -156,7 +156,7 @@ async def test_a_call_that_is_cancelled_while_credentials_are_read_loses_none_of
 async def test_a_call_that_is_cancelled_behind_new_credentials_leaves_no_connection_of_the_old_ones(
     server: ApiServer, api: KubeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each would hold a socket, and our identity, as long as the process lives."""
+    """Each would hold a socket, and our identity, as long as the process runs."""
     await api.call("GET", "/who")
     held = api._credentials
     old, calls, last, signature = held.session, itertools.count(1), asyncio.Event(), held._signature
@@ -185,8 +185,8 @@ SPOILERS: dict[str, Callable[[ApiServer], Any]] = {
 
 
 @pytest.mark.parametrize("how", SPOILERS)
-async def test_credentials_that_turn_bad_cut_nobody_off_and_are_not_told(server, api, how) -> None:
-    """Half of a rotation must not end the watch; and the log has more readers than the file."""
+async def test_credentials_that_turn_bad_cut_no_watch_off_and_are_not_logged(server, api, how) -> None:
+    """Half of a rotation leaves the watch open; and the log, which has more readers than the file, holds no secret."""
     await api.call("GET", "/who")
     SPOILERS[how](server)
     with structlog.testing.capture_logs() as logged:

@@ -147,7 +147,7 @@ async def test_a_torn_line_loses_nothing_and_lists_nothing(seen: Watching, kube:
     assert seen.listings == 1
 
 
-async def test_a_watch_that_is_too_old_lists_anew_after_a_pause(seen, kube, cluster) -> None:
+async def test_a_watch_that_is_too_old_lists_again_after_a_pause(seen, kube, cluster) -> None:
     """The normal case after an API server was restarted."""
     await seen.start_knowing()
     await seen.until_watching()
@@ -184,7 +184,7 @@ async def test_a_server_that_is_busy_says_when_to_come_again(seen, kube, cluster
     assert 7.0 <= pause_s <= 7.0 * 1.2
 
 
-async def test_a_rotated_token_is_read_anew(seen: Watching, kube: FakeKube, tmp_path: Path, cluster: Cluster) -> None:
+async def test_a_rotated_token_is_read_again(seen: Watching, kube: FakeKube, tmp_path: Path, cluster: Cluster) -> None:
     """The watch would stop for good when its first token expires."""
     await seen.start_knowing()
     await seen.until_watching()
@@ -198,7 +198,7 @@ async def test_a_rotated_token_is_read_anew(seen: Watching, kube: FakeKube, tmp_
     assert seen.listings == 1
 
 
-async def test_an_expired_token_that_nobody_renews_is_tried_slowly(seen, kube, cluster) -> None:
+async def test_an_expired_token_that_is_not_renewed_is_tried_slowly(seen, kube, cluster) -> None:
     """Every try is a line in an audit log."""
     kube.call(lambda: kube.access.revoke(kube.admin_token))
     with capture_logs() as logs:

@@ -198,7 +198,7 @@ async def test_a_troubled_api_server_costs_no_pod_its_slice(scene: Scene) -> Non
 
 async def test_a_restored_backup_of_the_api_server_is_caught_up_with(scene: Scene) -> None:
     """Pods that are gated again would stay so: every object looks older than its known state."""
-    scene.resync_s = 300.0  # it must not need the next listing
+    scene.resync_s = 300.0  # it recovers before the next listing
     await scene.kill()
     await scene.watch()
     scene.gives = False

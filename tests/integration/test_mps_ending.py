@@ -101,7 +101,7 @@ def test_a_home_ends_although_clients_are_still_there(place: Place) -> None:
 
 @pytest.mark.parametrize("how", ["quit_hangs", "stopped"])
 def test_a_daemon_that_does_not_quit_is_killed(place: Place, how: str) -> None:
-    """A hung daemon must not keep the device."""
+    """A hung daemon would keep the device."""
     pid, _ = place.daemons.start(start_order())
     if how == "stopped":
         os.kill(pid, signal.SIGSTOP)
@@ -121,7 +121,7 @@ def test_the_server_of_a_dead_daemon_is_ended(place: Place) -> None:
     assert place.left() == []
 
 
-def test_nobody_elses_process_is_killed(place: Place) -> None:
+def test_no_foreign_process_is_killed(place: Place) -> None:
     """Not one that reuses the daemon's pid, not one with the same name, not a tenant's that poses as the server."""
     place.daemons.start(start_order())
     foreign = MpsDaemons(place.path / "o", place.control, place.processes)
@@ -150,7 +150,7 @@ def test_nobody_elses_process_is_killed(place: Place) -> None:
 
 
 def test_a_home_whose_owner_is_unreadable_can_be_stopped(place: Place) -> None:
-    """A disk error must not make a daemon immortal."""
+    """A disk error would make a daemon impossible to end."""
     place.daemons.start(start_order())
     (place.root / H1 / "home.json").write_text("\0\0\0")
     place.stop()

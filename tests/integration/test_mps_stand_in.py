@@ -97,7 +97,7 @@ def test_there_is_one_daemon_per_pipe_directory(bench: Bench) -> None:
 
 
 def test_the_daemon_outlives_who_started_it_and_holds_nothing_of_his(bench: Bench) -> None:
-    """A reader of the caller's output would wait as long as the daemon lives."""
+    """A reader of the caller's output would wait as long as the daemon runs."""
     reader, writer = os.pipe()
     try:
         started = subprocess.run([bench.control, "-d"], env=bench.environment, stdout=writer, stderr=writer, check=True)
@@ -209,7 +209,7 @@ def test_quit_waits_for_clients_unless_it_has_a_timeout(bench: Bench) -> None:
     quitting = subprocess.Popen([bench.control], stdin=subprocess.PIPE, env=bench.environment)
     quitting.stdin.write(b"quit\n")
     quitting.stdin.close()
-    wait_until(lambda: "Cmd:quit" in (bench.log / "control.log").read_text(), "it was told to quit")
+    wait_until(lambda: "Cmd:quit" in (bench.log / "control.log").read_text(), "it received quit")
     assert client.allocate(10) == {"held_mib": 10}
     assert bench.client().hear() == {"error": "CUDA_ERROR_MPS_SERVER_NOT_READY"}
     assert quitting.poll() is None

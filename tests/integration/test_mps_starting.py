@@ -41,7 +41,7 @@ def test_tenants_of_a_home_get_no_more_than_was_ordered(place: Place) -> None:
     assert (higher["active_thread_percentage"], higher["memory_mib"]) == (30.0, 1500)
 
 
-def test_a_home_says_who_it_is_for_and_lets_nobody_else_in(place: Place) -> None:
+def test_a_home_names_its_tenants_and_lets_no_other_in(place: Place) -> None:
     """Else the next agent cannot know whose daemon runs there, and a neighbour connects to it."""
     place.daemons.start(start_order())
     home = place.root / H1
@@ -95,7 +95,7 @@ def test_a_daemon_gets_nothing_of_mps_from_the_agents_environment(place: Place, 
 
 
 def test_two_homes_at_once_do_not_mix(place: Place) -> None:
-    """A race of two starts must not swap their daemons (defects 1 and 2)."""
+    """A race of two starts keeps their daemons apart (defects 1 and 2)."""
     started: dict[HomeId, tuple[int, int]] = {}
 
     def start(home: HomeId, device: str, share: int) -> None:
@@ -122,7 +122,7 @@ def test_two_homes_at_once_do_not_mix(place: Place) -> None:
 
 
 def test_tenants_are_served_on_when_the_agent_is_killed(place: Place) -> None:
-    """An upgraded agent must not end the daemons of running pods; the next one finds and adopts them."""
+    """An upgraded agent leaves the daemons of running pods alive; the next one finds and adopts them."""
     pid, started_at = map(int, _killed_agent(place).split())
     client = place.client()
     assert client.hear()["served"]
@@ -222,7 +222,7 @@ def test_a_homes_name_is_not_used_for_another_tenant(place: Place) -> None:
 
 
 def test_what_is_no_home_is_left_alone(place: Place) -> None:
-    """A foreign directory there may be somebody's only copy."""
+    """A foreign directory there may be its owner's only copy."""
     place.daemons.start(start_order())
     (place.root / "backup").mkdir()
     (place.root / "notes.txt").write_text("mine")

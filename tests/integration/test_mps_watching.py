@@ -64,7 +64,7 @@ def test_a_server_that_went_to_another_user_is_a_fault(place: Place) -> None:
 
 
 def test_a_pid_that_became_another_process_is_not_the_daemon(place: Place) -> None:
-    """Pids come round: the start time tells."""
+    """Pids come round: the start time tells them apart."""
     pid, started_at = place.daemons.start(start_order())
     assert place.seen((pid, started_at)).alive
     assert not place.seen((pid, started_at + 1)).alive
@@ -116,7 +116,7 @@ def test_new_limits_hold_for_clients_that_come_later(place: Place) -> None:
 
 
 def test_limits_that_were_not_taken_are_refused(place: Place) -> None:
-    """The real daemon ignores what it does not like with exit status 0: only reading back tells."""
+    """The real daemon ignores what it does not like with exit status 0: only reading back shows it."""
     place.switch("limits_not_taken")
     said = refusal_of(lambda: place.daemons.start(start_order()))
     assert said == "home h1: the default active thread percentage was set to 30, reads 100.0"
@@ -128,7 +128,7 @@ def test_limits_that_were_not_taken_are_refused(place: Place) -> None:
 
 
 def test_only_clients_that_were_named_are_let_go(place: Place) -> None:
-    """A neighbour on the same device must not notice that a pod was ended."""
+    """A neighbour on the same device does not notice that a pod was ended."""
     running = place.daemons.start(start_order())
     going, staying = place.client(), place.client()
     going.hear(), staying.hear()
@@ -141,7 +141,7 @@ def test_only_clients_that_were_named_are_let_go(place: Place) -> None:
     wait_until(lambda: [each.pid for each in place.seen(running).clients] == [staying.pid], "it is gone")
 
 
-def test_a_client_is_let_go_once_whoever_asks_and_its_neighbours_stay_watched(place: Place) -> None:
+def test_a_client_is_let_go_once_and_its_neighbours_stay_watched(place: Place) -> None:
     """Named a second time, the daemon of 580.159 answers no command until the process has ended."""
     running = place.daemons.start(start_order())
     going, staying = place.client(), place.client()

@@ -193,14 +193,14 @@ def _over_tls(rig: Rig, broker: TlsBroker, service: str) -> dict[str, str]:
 
 async def test_with_a_secret_where_none_belongs(rig: Rig) -> None:
     """In an address: refused, and not repeated."""
-    url = f"nats://somebody:{IN_URL}@127.0.0.1:{free_ports(1)[0]}"
+    url = f"nats://alice:{IN_URL}@127.0.0.1:{free_ports(1)[0]}"
     environments = {each: rig.environment(each, SLUICE_NATS_URL=url) for each in ALL}
     await check_all(rig, environments, "must not hold a user or a password")
 
 
 async def test_with_a_secret_on_the_command_line_and_in_help(rig: Rig) -> None:
     """Typed by a person, or set and then shown as a default; and where traces go."""
-    url = f"nats://somebody:{IN_URL}@127.0.0.1:{free_ports(1)[0]}"
+    url = f"nats://alice:{IN_URL}@127.0.0.1:{free_ports(1)[0]}"
     environment = rig.environment("sluice_console", SLUICE_NATS_URL=url)
     traces = rig.environment("sluice_allocator", SLUICE_OTLP_ENDPOINT=url.replace("nats", "http"))
     typed, helped, traced = await asyncio.gather(

@@ -106,6 +106,6 @@ async def test_a_second_agent_and_wrong_settings_are_refused_in_one_sentence(set
 
 
 def test_the_hardware_command_refuses_in_words(settings, tmp_path, capsys):
-    """An operator must not need a traceback to learn what is wrong."""
+    """An operator learns what is wrong without a traceback."""
     assert change_hardware(["hardware", "--data", str(tmp_path), "n1", "show"]) == 1
     assert "no simulated node 'n1'" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What people on the node ask its agent over its socket, and what the agent tells of its health."""
+"""What people on the node ask its agent over its socket, and what the agent reports of its health."""
 
 import os
 import socket
@@ -154,14 +154,14 @@ async def test_health_says_everything_that_is_wrong_with_a_node(folder):
         assert (await _until_health(address, lambda h: h.ready)).message == ""
         with desk.hardware(NODE).changing() as hardware:
             hardware.faults.gpu_lost = 0
-        # only the driver's own word can tell so soon: GPUs are not read for a thousand seconds
+        # only the driver's own event can come so soon: GPUs are not read for a thousand seconds
         health = await _until_health(address, lambda h: "GPU 0" in h.message)
         assert health.ready, "the other GPU works"
         assert "is lost" in health.message
 
 
 async def test_a_lost_journal_is_told_to_people(folder):
-    """Who looks at a node reads that its journal was rebuilt from what was found."""
+    """An operator who looks at a node reads that its journal was rebuilt from what was found."""
     broker = MemoryBroker()
     async with running(_settings(folder), broker=broker) as desk:
         run = (await desk.open(NODE)).agent_run

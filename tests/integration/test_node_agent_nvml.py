@@ -37,7 +37,7 @@ def _on_gpus(machine, *kinds):
 
 @asynccontextmanager
 async def agent_on(machine, folder, tmp_path, **settings):
-    """An agent of this machine, and who stands in before it."""
+    """An agent of this machine, and the stand-ins for its services."""
     settings |= machine.environment()
     settings |= {"SLUICE_NODE_AGENT_NODES": NODE, "SLUICE_NODE_AGENT_MPS_CONTROL": install(folder / "bin")}
     async with (

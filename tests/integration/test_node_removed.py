@@ -1,4 +1,4 @@
-"""A node that goes for good, with the real services: told by its Node object, and by an operator (PROTOCOL §6)."""
+"""A node that goes for good, with the real services: by its Node object, and by an operator (PROTOCOL §6)."""
 
 import asyncio
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def pod_on(name: str, node: str) -> dict[str, Any]:
 
 
 def closed_with_node(scene: Scene) -> list[str]:
-    """Allocations that were closed without a word of an agent."""
+    """Allocations that were closed without a message of an agent."""
     return [message.allocation for _, message in scene.live.fleet_state.of("ledger", Closed) if message.removed]
 
 
@@ -60,7 +60,7 @@ async def test_a_deleted_node_gives_up_what_it_held_and_takes_it_back_when_it_re
         assert isinstance(scene.live.fleet_state.at("node", NodeRemoved, GONE), NodeRemoved)
         assert scene.live.fleet_state.at("ledger", NodeClosed, GONE, "head") is not None
         condition = await scene.until(
-            lambda: _is_told(scene, "lost", "was removed: its Node object was deleted"), "the pod's owner to be told"
+            lambda: _is_told(scene, "lost", "was removed: its Node object was deleted"), "the event for the pod's owner"
         )
         assert condition["status"] == "False"
         again = scene.told(pods["kept"])

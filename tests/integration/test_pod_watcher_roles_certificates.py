@@ -101,7 +101,7 @@ async def test_every_webhook_is_told_and_nothing_is_written_twice(site):
     assert site.kube.count(verb="patch", path="mutatingwebhookconfigurations") == 1
 
 
-async def test_a_bundle_that_somebody_overwrites_is_put_right(site):
+async def test_an_overwritten_bundle_is_put_right(site):
     """Applying a manifest again, with a tool that writes all fields, would stop the creation of pods for good."""
     await site.publisher.publish("CA 1")
     patch = [{"op": "replace", "path": "/webhooks/2/clientConfig/caBundle", "value": base64.b64encode(b"x").decode()}]

@@ -157,7 +157,7 @@ class _Impostor(agent_pb2_grpc.AgentServiceServicer):
 
 
 @pytest.mark.slow
-async def test_everybody_speaks_with_whom_he_should_and_with_nobody_else(rig: Rig) -> None:
+async def test_every_service_connects_to_its_peers_and_to_no_other(rig: Rig) -> None:
     """Pulls, people's calls, probes; an impostor, a foreign authority, a person without a right."""
     fleet, pod = rig.folder / "fleet.toml", rig.folder / "pod.yaml"
     fleet.write_text(FLEET)

@@ -66,7 +66,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     await made.server.stop()
 
 
-async def test_everybody_comes_in_with_what_was_made_and_with_nothing_more(rig: Rig) -> None:
+async def test_every_user_comes_in_with_what_was_made_and_with_nothing_more(rig: Rig) -> None:
     """All services, people and the agent; an agent that writes for another is stopped."""
     for role in Role:
         member = f"nodes/{NODE}" if role is Role.NODE_AGENT else role.value
@@ -295,7 +295,7 @@ def test_what_the_broker_is_told_by_hand_is_not_guessed(tmp_path: Path) -> None:
         ({"at": 'a"b'}, "--at 'a\"b': must be a folder's name without quotes"),
     ],
 )
-def test_what_is_typed_wrongly_costs_nobody_his_credentials(tmp_path: Path, wrong: dict, why: str) -> None:
+def test_what_is_typed_wrongly_costs_no_user_its_credentials(tmp_path: Path, wrong: dict, why: str) -> None:
     """With --force everything was removed first: a typo lost all authorities."""
     root = tmp_path / "made"
     typed.init_command(root, host=("localhost", "::1", "my_broker"), node=(NODE,), listen="[::]:4222")

@@ -136,7 +136,7 @@ async def test_on_a_phone_what_is_chosen_is_in_sight(opened):
 
 
 async def test_a_click_counts_although_the_map_is_drawn_again_while_the_button_is_down(opened):
-    """On a busy fleet a GPU changes several times a second: its tile must not swallow the click."""
+    """On a busy fleet a GPU changes several times a second: its tile would swallow the click."""
     async with page() as here:
         here.hear(node_values(0, 4))
         tab = await opened(here)
@@ -217,7 +217,7 @@ async def _half_busy(endpoints: Mapping[str, str]) -> dict[str, NodeUsage]:
 
 
 async def test_a_name_that_is_a_script_stays_a_name(opened):
-    """A user who may create pods must not run scripts in an operator's browser."""
+    """A user who may create pods could run scripts in an operator's browser."""
     evil = "<img src=x onerror=document.title='taken'><script>document.title='taken'</script>"
     values = node_values(0, 1)
     for subject, message in list(values.items()):
@@ -275,7 +275,7 @@ async def test_the_map_can_be_used_by_keys_alone(opened):
 
 
 async def test_a_gap_or_a_lost_server_leads_to_a_whole_picture(opened):
-    """A page that missed something must not show a fleet that never was, nor stay behind."""
+    """A page that missed a change would show a fleet that never was, or stay behind."""
     async with page() as here:
         here.hear(node_values(0, 1))
         tab = await opened(here)
@@ -341,7 +341,7 @@ async def test_a_pod_that_leaves_the_queue_moves_the_others_and_draws_none_again
         assert await tab.evaluate("() => document.activeElement.dataset.request") == "w2"
 
 
-async def test_light_and_dark_follow_the_system_until_somebody_chooses(opened):
+async def test_light_and_dark_follow_the_system_until_the_user_chooses(opened):
     """And the choice stays."""
     async with page() as here:
         tab = await opened(here, color_scheme="dark")

@@ -146,8 +146,8 @@ async def test_a_large_picture_comes_in_parts_that_make_one_whole(monkeypatch):
             assert one.rows == {key: json.loads(bytes(row)) for key, row in here.board.picture()[1]}
 
 
-async def test_who_does_not_take_what_waits_for_him_is_dropped_and_nobody_else_is(monkeypatch):
-    """One laptop that sleeps must not fill the server's memory, nor hold up the others."""
+async def test_a_client_that_does_not_read_is_dropped_and_no_other_is(monkeypatch):
+    """One laptop that sleeps would fill the server's memory, or hold up the others."""
     monkeypatch.setattr(hub_module, "WAITING_BYTES_MAX", 20_000)
     board = Board()
     hub = Hub(board)
@@ -162,7 +162,7 @@ async def test_who_does_not_take_what_waits_for_him_is_dropped_and_nobody_else_i
     assert await slow.next() is None
 
 
-async def test_an_answer_that_nobody_takes_is_given_up(monkeypatch):
+async def test_an_answer_that_is_not_taken_is_given_up(monkeypatch):
     """A connection that is there and reads nothing would hold a browser's place for ever."""
     monkeypatch.setattr(stream, "TAKE_WITHIN_S", 0.05)
     hub = Hub(Board())
@@ -192,7 +192,7 @@ async def test_no_more_watch_than_may_and_who_goes_makes_room():
 
 
 async def test_a_quiet_stream_gives_a_sign_of_life(monkeypatch):
-    """A page must know that its server is there, and a proxy must not cut what is quiet."""
+    """A page knows that its server is there, and a proxy does not cut a quiet stream."""
     monkeypatch.setattr(stream, "SIGN_OF_LIFE_S", 0.05)
     async with page() as here, watching(here.host, here.port) as one:
         await one.until("picture")
@@ -200,7 +200,7 @@ async def test_a_quiet_stream_gives_a_sign_of_life(monkeypatch):
 
 
 async def test_a_server_that_ends_ends_its_streams():
-    """`sluice up` must not wait for browsers that are left open; one that comes then reads why."""
+    """`sluice up` ends although browsers are left open; one that connects then reads why."""
     async with page() as here:
         watcher = watching(here.host, here.port)
         one = await watcher.__aenter__()
@@ -265,7 +265,7 @@ def test_an_address_that_is_taken_is_said_and_the_usual_one_gives_way():
     assert url_of("::1", 80) == "http://[::1]:80/"
 
 
-def test_nobody_else_gets_the_pages_port_while_the_rest_starts():
+def test_no_other_gets_the_pages_port_while_the_rest_starts():
     """The broker got it once: the page's address answered in another protocol, and the page was nowhere."""
     first, second = take("127.0.0.1:0"), take("")
     try:

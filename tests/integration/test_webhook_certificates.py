@@ -136,7 +136,7 @@ async def test_over_a_year_no_hour_passes_without_a_trusted_certificate():
             seen.add(shown.certificate_pem)
             assert generation.expires - wall.now > timedelta(days=29)
             if hour:
-                assert generation.authority_pem in trusted, "shown before anybody could know its authority"
+                assert generation.authority_pem in trusted, "presented before a client could know its authority"
     assert 6 <= len(seen) <= 8
     assert cluster.bundle.count("BEGIN CERTIFICATE") <= 2
 
@@ -159,7 +159,7 @@ async def test_an_outage_of_store_or_cluster_leaves_the_certificate_in_use():
     assert keeper.why_not_ready() == ""
 
 
-async def test_a_certificate_whose_authority_nobody_was_told_is_not_shown_yet():
+async def test_a_certificate_of_an_unpublished_authority_is_not_presented_yet():
     """Else every pod creation fails until its authority is published."""
     store, cluster, wall = MemoryStore(), Cluster(), Wall()
     keeper, _ = keeper_of(store, cluster, wall)
@@ -195,7 +195,7 @@ async def test_a_new_certificate_waits_until_every_api_server_had_time_to_learn_
 
 
 @pytest.mark.parametrize("ahead", [timedelta(hours=2), timedelta(days=70), timedelta(days=400)])
-async def test_a_clock_that_was_ahead_leaves_no_certificate_that_nobody_takes_yet(ahead):
+async def test_a_clock_that_was_ahead_leaves_no_certificate_that_is_not_valid_yet(ahead):
     """A node booted with a wrong clock that was then corrected: no GPU pod could be created until that day."""
     store, cluster, wall, wrong = MemoryStore(), Cluster(), Wall(datetime.now(UTC)), Wall()
     wrong.now = wall.now + ahead
@@ -222,7 +222,7 @@ async def test_two_replicas_with_different_clocks_do_not_make_certificates_witho
 
 
 async def test_it_is_not_ready_until_the_cluster_knows_whom_to_trust():
-    """A rollout must not go on to the next replica."""
+    """A rollout waits before it goes on to the next replica."""
     cluster, wall = Cluster(), Wall()
     cluster.fails = True
     keeper, _ = keeper_of(MemoryStore(), cluster, wall)
@@ -231,7 +231,7 @@ async def test_it_is_not_ready_until_the_cluster_knows_whom_to_trust():
     assert keeper.why_not_ready() == ("the certificate's authority is not published: the API server does not answer")
 
 
-async def test_who_watches_sees_that_nobody_can_ask_it_and_when_its_certificate_ends():
+async def test_an_operator_sees_that_no_client_can_ask_it_and_when_its_certificate_ends():
     """A failed renewal is logged once; a month later no GPU pod could be created, without an alert."""
     store, cluster, wall = Failing(), Cluster(), Wall()
     cluster.fails = True
@@ -324,14 +324,14 @@ async def test_a_mounted_certificate_is_shown_and_followed(tmp_path):
     last = made
     (tmp_path / "tls.key").write_text(make_generation((NAME,), wall.now, RULES.validity).key_pem)
     await keeper.refresh()
-    assert presented(context, last.authority_pem), "half of a new pair must not be shown"
+    assert presented(context, last.authority_pem), "half of a new pair is not presented"
     (tmp_path / "tls.crt").write_text("nothing")
     await keeper.refresh()
     assert presented(context, last.authority_pem)
 
 
 def test_an_unusable_pair_leaves_what_was_shown():
-    """A file that is just being written must not end the service."""
+    """A file that is still being written does not end the service."""
     context = new_context()
     good, other = (make_generation((NAME,), datetime.now(UTC), RULES.validity) for _ in range(2))
     show(context, good.certificate_pem.encode(), good.key_pem.encode())
@@ -343,7 +343,7 @@ def test_an_unusable_pair_leaves_what_was_shown():
 
 
 def test_what_is_kept_has_a_bound():
-    """A name that changes at each start must not fill the Secret."""
+    """A name that changes at each start would fill the Secret."""
     kept = ()
     made = make_generation((NAME,), START, RULES.validity)
     for _ in range(20):

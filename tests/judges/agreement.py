@@ -21,7 +21,7 @@ class Runs:
 
 
 def disagreements(ledger: Iterable[dict], machines: Iterable[dict], pods: Mapping[str, Runs]) -> list[str]:
-    """What is in one of the three and not in the others, in words; empty when all say the same. `pods` are by UID."""
+    """What is in one of the three and not in the others, as sentences; empty when all agree. `pods` are by UID."""
     wrong: list[str] = []
     booked: dict[Place, str] = {}
     for entry in ledger:

@@ -11,7 +11,7 @@ def read_answers(text):
 
 
 def over_commits(answers, *, gpu_memory_mib):
-    """What is given twice, in words; empty when nothing is. Walks through the answers in their order."""
+    """What is given twice, as sentences; empty when nothing is. Walks through the answers in their order."""
     held = {}
     wrong = []
     for answer in answers:

@@ -125,14 +125,14 @@ class Chooser:
         )
 
     def is_idle(self, gpu: GpuReport) -> bool:
-        """Whether nothing is on it, of ours or anybody's."""
+        """Whether nothing is on it, of ours or of others."""
         foreign, out = taken_from_us(gpu)
         return not self.truth.board(gpu.uuid).spans() and not foreign and not out
 
     # -- was it right ----------------------------------------------------------------------------------------------
 
     def wrong_with(self, asking: PlaceRequest, name: str, devices: tuple[DeviceGrant, ...]) -> list[str]:
-        """Everything that is wrong with this answer, in words; nothing of it is booked yet."""
+        """Everything that is wrong with this answer, as sentences; nothing of it is booked yet."""
         node = self.truth.nodes.get(name)
         if node is None:
             return [f"there is no node {name}"]
@@ -314,7 +314,7 @@ class Chooser:
             together = [share, *(theirs for _, theirs in before.tenants)]
             side_by_side = sum(width(each, size) for each in together if each.mode == "fractional")
             if before.tenants and node.snapshot.time_quota and side_by_side > 100:
-                continue  # who takes turns with whom is not rearranged for a newcomer (docs/sharing.md)
+                continue  # lanes are not rearranged for a newcomer (docs/sharing.md)
             home = HomeTruth(span, [*before.tenants, ((namespace, share.uid), share)])
             after = BoardTruth(board.alone, {**board.homes, span: home})
             if not self.why_no_room(node, gpu, after, [span]):

@@ -1,6 +1,6 @@
 """Judges what was on the devices against what was said on the bus and what pods lived, after a run.
 
-It reads plain data (each state of each machine, words of the bus with the broker's times, when each manifest was there)
+It reads plain data (each state of each machine, messages with the broker's times, when each manifest was there)
 and shares no code with what it judges. All times are unix seconds of one machine. What was said and not recorded proves
 nothing here: where two things must agree, the devices' own log and the manifests are the truth.
 """
@@ -168,7 +168,7 @@ class _Said:
         return self.slices.setdefault(allocation, Slice(allocation, request))
 
     def owners(self) -> dict[str, list[Slice]]:
-        """Device to the slices that were told of it."""
+        """Device to the slices that were published with it."""
         found: dict[str, list[Slice]] = {}
         for one in self.slices.values():
             for uuid in one.devices:

@@ -1,7 +1,7 @@
 """
 Judges a recorded history of the bus: was a place given twice, a request bound twice, a slice taken from a living pod?
 
-It reads plain JSON and shares no code with what it judges: a mistake in `sluice` must not be able to hide here.
+It reads plain JSON and shares no code with what it judges: no mistake in `sluice` can hide here.
 
 Each stream is judged in its own order (the sequence at which a word landed); between streams there is no order to
 trust. STATE is not synced to disk: a broker that is killed may forget the end of it and reuse numbers from there, and
@@ -20,7 +20,7 @@ Home = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Word:
-    """One word: when its copy was stored (counted), the sequence at which it landed, and what it says."""
+    """One message: when its copy was stored (counted), the sequence at which it landed, and what it says."""
 
     stored: float
     sequence: int
@@ -32,7 +32,7 @@ class Word:
 
 @dataclass
 class History:
-    """Put every recorded word in, in the order in which the copies were stored; then ask for `violations`."""
+    """Put every recorded message in, in the order in which the copies were stored; then ask for `violations`."""
 
     book: list[Word] = field(default_factory=list)
     state: list[Word] = field(default_factory=list)
@@ -43,16 +43,16 @@ class History:
     _known: set[tuple[str, int]] = field(default_factory=set)
 
     def put(self, subject: str, sequence: int, message: dict, said: str = "") -> None:
-        """One recorded word, with the sequence at which its stream stored it, and when it was `said` (see `Word`)."""
+        """One recorded message, the sequence at which its stream stored it, and when it was `said` (see `Word`)."""
         self._put(subject.removeprefix("hist."), sequence, message, float(len(self.book) + len(self.state)), said)
 
     def put_standing(self, subject: str, sequence: int, message: dict) -> None:
-        """A word that stands on its stream now, recorded or not. After everything that is recorded."""
+        """A message that stands on its stream now, recorded or not. After everything that is recorded."""
         if (subject, sequence) not in self._known:
             self._put(subject, sequence, message, float("inf"))
 
     def lacks(self, subject: str, sequence: int) -> bool:
-        """Whether no copy of this word was put in."""
+        """Whether no copy of this message was put in."""
         return (subject, sequence) not in self._known
 
     def violations(self) -> list[str]:
@@ -79,7 +79,7 @@ class Break:
     until: float
 
     def parts(self, one: Word, other: Word) -> bool:
-        """Whether the sequences of two words may be of two numberings."""
+        """Whether the sequences of two messages may be of two numberings."""
         first, last = sorted((one.stored, other.stored))
         return first < self.until and last > self.after
 
@@ -111,7 +111,7 @@ def _narrowed(breaks: Iterable[Break]) -> list[Break]:
 
 
 def _is_before(one: Word, other: Word, breaks: list[Break]) -> bool:
-    """Two words that had one sequence are of two numberings, although no subject shows where the second begins."""
+    """Two messages that had one sequence are of two numberings, although no subject shows where the second begins."""
     if one.sequence == other.sequence or any(each.parts(one, other) for each in breaks):
         return one.stored < other.stored
     return one.sequence < other.sequence
@@ -129,7 +129,7 @@ def _bookings(book: list[Word]) -> Iterator[str]:
         name = booking["allocation"] if booking else message["allocation"]
         if message["type"] != "Grant":
             if message.get("removed"):
-                ended.discard(name)  # with its node, and without a word of its agent: it may be entered again
+                ended.discard(name)  # with its node, and without a message of its agent: it may be entered again
             else:
                 ended.add(name)
             standing = {place: [o for o in owners if o != name] for place, owners in standing.items()}
@@ -188,7 +188,7 @@ def _slices(state: list[Word], shares: dict[str, set[Home]]) -> Iterator[str]:
 
 
 def _in_order(words: list[Word]) -> list[Word]:
-    """The words of one node. One agent at a time writes them, so where numbers fail, the copies are in order."""
+    """The messages of one node. One agent at a time writes them, so where numbers fail, the copies are in order."""
     copies = [word for word in words if word.stored < float("inf")]
     breaks = _breaks(copies)
     if not breaks:
@@ -243,11 +243,11 @@ def _losses(
         request = word.message["request"]
         ends = withdrawn.get(request, [])
         if sources_killed and ends and all(end.message.get("closing") for end in ends):
-            continue  # a closing word is never the first (PROTOCOL §8): the first has no copy
+            continue  # a closing message is never the first (PROTOCOL §8): the first has no copy
         if ends and request in ends_forgotten:
             continue
         if not any(_is_before(end, word, breaks) or _is_before(end, word, narrowed) for end in ends):
-            yield f"{request} lost its slice {word.message['allocation']} while somebody wanted it"
+            yield f"{request} lost its slice {word.message['allocation']} while it was wanted"
 
 
 def _places(devices: Iterable[dict]) -> Iterator[Place]:

@@ -1,8 +1,8 @@
 """Judges places on GPUs by brute force: could the hardware hold all this at once, and may these tenants share?
 
 It reads the hardware's tables as plain data (`libs/sluice/mig/catalog.toml`, or any document of that form) and grants
-as plain JSON, keeps nothing but lists, and looks at a whole GPU again after every word. It shares no code with what it
-judges: a mistake in `sluice` must not be able to hide here.
+as plain JSON, keeps nothing but lists, and looks at a whole GPU again after every call. It shares no code with what it
+judges: no mistake in `sluice` can hide here.
 
 What is legal on a GPU with MIG is from the NVIDIA MIG user guide: instances of known profiles at the starts listed for
 them, no memory slice twice, and never more compute slices, engines of a kind, or instances of one profile than the GPU
@@ -61,7 +61,7 @@ class Device:
 
 
 class Layouts:
-    """Tell it the GPUs, then every grant and release; each call says what is wrong from then on."""
+    """Give it the GPUs, then every grant and release; each call says what is wrong from then on."""
 
     def __init__(self, tables: Mapping[str, Any], *, overcommit_percent: int = 100, taking_turns: bool = False) -> None:
         """`tables` is the parsed catalog. `overcommit_percent`: how much of a home's memory mps shares may book."""
@@ -129,7 +129,7 @@ class Layouts:
                 yield f"{label} belongs to {owners} at once"
             return
         if len(shares) < len(tenants):
-            yield f"{label} is shared and somebody's own at once: {owners}"
+            yield f"{label} is shared and one tenant's own at once: {owners}"
         if len({(tenant.namespace, tenant.share["uid"]) for tenant in tenants if tenant.share is not None}) > 1:
             yield f"{label} has several trust domains: {owners}"
         modes = {share["mode"] for share in shares}

@@ -30,7 +30,7 @@ class NodeTruth:
 
 @dataclass(slots=True)
 class HomeTruth:
-    """One home: where, and everybody who lives there."""
+    """One home: where, and all its tenants."""
 
     span: Span
     tenants: list[tuple[Domain, Share]] = field(default_factory=list)

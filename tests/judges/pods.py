@@ -21,7 +21,7 @@ def why_not_with(truth: Truth, name: str, pod: PlaceRequest) -> str | None:
     labels = labels_of(truth, name)
     if pod.host.volumes and not all(any(_all(t, labels) for t in terms) for terms in pod.host.volumes):
         return f"a volume is elsewhere: {pod.host.volumes} on {labels}"
-    for where, other in everybody(truth):
+    for where, other in all_pods(truth):
         theirs, there = other.host.apart, labels_of(truth, where)
         if _same_cluster(pod, other):
             if any(_speaks_of(t, pod) and _together(t.topology_key, labels, there) for t in theirs):
@@ -33,7 +33,7 @@ def why_not_with(truth: Truth, name: str, pod: PlaceRequest) -> str | None:
     return _why_not_beside(truth, labels, pod) or _why_not_spread(truth, labels, pod)
 
 
-def everybody(truth: Truth, *, leaving: bool = True) -> Iterator[There]:
+def all_pods(truth: Truth, *, leaving: bool = True) -> Iterator[There]:
     """Ours, and what is said of others' pods on each node; those that are `leaving` too."""
     yield from truth.pods.values()
     for name, node in {**truth.nodes, **truth.elsewhere}.items():
@@ -58,7 +58,7 @@ def _why_not_beside(truth: Truth, labels: Mapping[str, str], pod: PlaceRequest) 
     terms = pod.host.beside
     if any(term.topology_key not in labels for term in terms):
         return f"no {[term.topology_key for term in terms]} on {labels}"
-    wanted = [there for there in everybody(truth) if _same_cluster(pod, there[1]) and _all_speak(terms, there[1])]
+    wanted = [there for there in all_pods(truth) if _same_cluster(pod, there[1]) and _all_speak(terms, there[1])]
     places = [labels_of(truth, where) for where, _ in wanted]
     if not any(term.topology_key in place for term in terms for place in places) and _all_speak(terms, pod):
         return None  # the first of those it names
@@ -73,7 +73,7 @@ def _why_not_spread(truth: Truth, labels: Mapping[str, str], pod: PlaceRequest) 
         if term.topology_key not in labels:
             return f"no {term.topology_key} on {labels}"
         found = dict.fromkeys((labels_of(truth, name)[term.topology_key] for name in _counting(truth, pod, term)), 0)
-        for where, other in everybody(truth, leaving=False):
+        for where, other in all_pods(truth, leaving=False):
             is_one = other.namespace == pod.namespace and _all(term.selector, other.labels)
             if is_one and _same_cluster(pod, other) and where in list(_counting(truth, pod, term)):
                 found[labels_of(truth, where)[term.topology_key]] += 1

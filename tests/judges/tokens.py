@@ -196,7 +196,7 @@ class TokenJudge:
                     assert used <= most, f"{name} has {used} us of {most} in the window that ends at {turn.planned}"
 
     def _has_room(self, person: Person, now: int) -> bool | None:
-        """Whether the shortest token would keep its limit now, in every window; None where that cannot be told."""
+        """Whether the shortest token would keep its limit now, in every window; None where that is unknown."""
         if person.limit >= WHOLE:
             return True
         window, most = self._window(person), person.limit * self._window(person) // WHOLE
@@ -216,14 +216,14 @@ class TokenJudge:
         free = 100 - sum(line.width for line in self.lines.values() if line.turn)
         rooms = {name: self._has_room(p, now) for name, p in self.people.items() if p.waits_since is not None}
         if any(room is not False and self.people[name].width > free for name, room in rooms.items()):
-            return  # room may be kept for who waits longest
+            return  # room may be kept for the one that waits longest
         waiting = [name for name, room in rooms.items() if room]
         assert not waiting, f"{waiting} wait at {now} though {free} % of the SMs are free"
 
     # -- over time --------------------------------------------------------------------------------------------------
 
     def had_request(self, name: str, now: int) -> None:
-        """Who wanted the device for at least ten windows has had its request of the last ten, but for two tokens."""
+        """A tenant that wanted the device for ten windows has had its request of the last ten, but for two tokens."""
         person = self.people[name]
         span = 10 * WINDOW_US
         if person.wanted_since is None or now - person.wanted_since < span + WINDOW_US:

@@ -63,12 +63,12 @@ async def test_replicas_are_spread_over_the_zones(scene: Scene) -> None:
     assert sorted(found) == ["gpu-1", "gpu-1", "gpu-2", "gpu-2"]
 
 
-async def test_a_host_port_that_anybody_has_is_not_given_again(scene: Scene) -> None:
+async def test_a_host_port_in_use_is_not_given_again(scene: Scene) -> None:
     """A pod that is none of ours binds it on one node."""
     port = [{"containerPort": 80, "hostPort": 8080}]
     await scene.apply(user_pod("theirs", containers=[{"name": "m", "image": IMAGE, "ports": port}]))
     theirs = (await scene.started(1))["theirs"]["spec"]["nodeName"]
-    await scene.until(lambda: _facts(scene, theirs).ports, "the port to be told")
+    await scene.until(lambda: _facts(scene, theirs).ports, "the port to be published")
     for name in ("mine", "late"):
         made = replica(name)
         made["spec"]["containers"][0]["ports"] = port
@@ -83,7 +83,7 @@ async def test_a_pod_that_is_none_of_ours_keeps_ours_away(scene: Scene) -> None:
     """Anti-affinity holds both ways: the scheduler places no pod beside one that wants it apart."""
     await scene.apply(user_pod("theirs", containers=[{"name": "m", "image": IMAGE}], affinity=APART))
     theirs = (await scene.started(1))["theirs"]["spec"]["nodeName"]
-    await scene.until(lambda: _facts(scene, theirs).others, "it to be told")
+    await scene.until(lambda: _facts(scene, theirs).others, "it to be published")
     await scene.apply(replica("mine"))
     assert {theirs, (await scene.started(2))["mine"]["spec"]["nodeName"]} == set(NODES)
 

@@ -176,7 +176,7 @@ async def test_a_binding_carries_annotations_onto_the_pod(kube: Cluster, pods: s
     """The side door that the policy on bindings closes."""
     node = await kube.node()
     await kube.post(pods, pod(gates=(), schedulerName="absent"))
-    key = "example.org/of-somebody"
+    key = "example.org/of-a-user"
     reply = await kube.post(f"{pods}/p/binding", binding(node, key))
     bound = await kube.get(f"{pods}/p")
     assert reply.code == 201

@@ -201,7 +201,7 @@ async def test_a_pod_that_fits_nowhere_says_so_and_leaves_nothing(scene: Scene) 
     await scene.given_back()
 
 
-async def test_pods_that_are_never_scheduled_are_made_anew_or_say_why(scene: Scene) -> None:
+async def test_pods_that_are_never_scheduled_are_recreated_or_say_why(scene: Scene) -> None:
     """A pin cannot be changed: only a new pod can go elsewhere, and no controller recreates a bare one."""
     fake = scene.fake("a scheduler that can be stopped")
     fake.call(lambda: setattr(fake.nodes, "scheduling", False))
@@ -223,7 +223,7 @@ async def test_pods_that_are_never_scheduled_are_made_anew_or_say_why(scene: Sce
         await scene.is_on_its_slice(each)
 
 
-async def test_a_gate_of_somebody_else_is_his_to_open(scene: Scene) -> None:
+async def test_a_foreign_gate_is_its_owners_to_open(scene: Scene) -> None:
     """Kueue holds pods until their quota is free; a pod pinned before that could not be moved any more."""
     theirs = "kueue.x-k8s.io/admission"
     body = user_pod("queued", annotations=SEVENTH, schedulingGates=[{"name": theirs}])
@@ -251,7 +251,7 @@ async def test_after_a_reboot_a_pod_starts_again_on_the_devices_that_were_made_a
     before, written = scene.devices(pod), scene.patches()
     fake.nodes.down(told.node)
     scene.system.reboot(told.node)
-    await scene.until(lambda: _is_told_anew(scene, before), "the pod to be told its new devices")
+    await scene.until(lambda: _has_new_devices(scene, before), "the pod's new devices in its annotations")
     fake.nodes.finish(scene.namespace, "train", 255)
     fake.nodes.down(told.node, on=False)
     pod = (await scene.started(1))["train"]
@@ -260,6 +260,6 @@ async def test_after_a_reboot_a_pod_starts_again_on_the_devices_that_were_made_a
     assert scene.patches() == written + 1
 
 
-async def _is_told_anew(scene: Scene, before: list[str]) -> bool:
+async def _has_new_devices(scene: Scene, before: list[str]) -> bool:
     pod = (await scene.pods())["train"]
     return pod["metadata"]["annotations"]["main.granted.sluice.dev/visible-devices"].split(",") != before

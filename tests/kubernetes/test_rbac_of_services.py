@@ -312,7 +312,7 @@ async def _live(site: Site) -> None:
     await site.say(Role.ALLOCATOR, subjects.waiting(waiting), pending)
     await site.say(Role.ALLOCATOR, subjects.binding(served), bound(served, node=NodeName("n1")))
     await until(lambda: _pod(site, "served", lambda pod: pod["spec"].get("nodeName") == "n1"), "the pod on its node")
-    await until(lambda: _pod(site, "waiting", _is_told_to_wait), "the waiting pod to be told")
+    await until(lambda: _pod(site, "waiting", _is_told_to_wait), "the waiting pod's condition")
     await _live_by_claim(site)
     await site.say(Role.INVENTORY, subjects.inventory(NodeName("n1")), inventory())
     await until(lambda: _gpus(site, 1), "the GPU to be shown")

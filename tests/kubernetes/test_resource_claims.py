@@ -79,7 +79,7 @@ async def test_allocation_and_reservation_arrive_in_one_write(kube: Cluster, cla
 
 
 async def test_a_new_claim_has_no_status_and_the_defaults_of_its_requests(kube: Cluster, claims: str) -> None:
-    """A status in its body is dropped without a word."""
+    """A status in its body is dropped silently."""
     spec = {"devices": {"requests": [{"name": "main", "exactly": {"deviceClassName": "sluice.dev"}}]}}
     found = await kube.create(claims, {**claim(spec=spec), "status": {"allocation": allocation()}})
     (request,) = found["spec"]["devices"]["requests"]
@@ -117,7 +117,7 @@ async def test_a_status_write_changes_no_metadata(kube: Cluster, claims: str) ->
     ],
 )
 async def test_an_allocation_stays_as_it_is(kube: Cluster, claims: str, pods: str, change: Json, text: str) -> None:
-    """A second write after one without an answer must not be tried blindly."""
+    """After a write without an answer the next one reads first."""
     if change.get("allocation") == allocation(when="2026-01-02T03:04:06Z"):
         await needs_times(kube)
     found = (await reserved(kube, claims, pods))[1].body
@@ -210,7 +210,7 @@ async def test_an_allocation_takes_a_right_in_the_whole_cluster(kube: Cluster, n
 
 
 async def test_the_claims_of_a_pod_cannot_change(kube: Cluster, pods: str) -> None:
-    """Why admission adds them, and no one later."""
+    """Why admission adds them: later is too late."""
     await kube.create(pods, pod())
     reply = await kube.patch(f"{pods}/p", [add("/spec/resourceClaims", OF_POD["resourceClaims"])])
     assert (reply.code, reply.reason) == (422, "Invalid")
@@ -242,7 +242,7 @@ async def test_a_gated_pod_gets_claims_of_its_templates(kube: Cluster, namespace
 
 
 async def test_the_claim_of_a_deleted_pod_goes_with_it(kube: Cluster, pods: str, claims: str) -> None:
-    """Reserved or not, no one has to clean up; the finalizer is taken off by the claim controller."""
+    """Reserved or not, nothing is left to clean up; the finalizer is taken off by the claim controller."""
     assert (await reserved(kube, claims, pods))[1].code == 200
     await kube.delete(f"{pods}/p")
     await kube.until(f"{claims}/c", 404)

@@ -32,13 +32,13 @@ class Reader:
         return (await described_in(scene.cluster, self.home, scene.namespace))[name]
 
     async def is_told(self, scene: Scene, name: str, *words: str) -> Said:
-        """Wait until a pod's condition contains these words; the Event that `kubectl describe` shows then."""
+        """Wait until a pod's condition contains this text; the Event that `kubectl describe` shows then."""
 
         async def look() -> str:
             said = (await scene.condition(name)).get("message", "")
             return said if all(word in said for word in words) else ""
 
-        message = await scene.until(look, f"{name} to be told {words}")
+        message = await scene.until(look, f"{words} at {name}")
         await scene.until(lambda: _has_note(scene, name, message, whole=True), f"an Event of {message}")
         seen = await self.sees(scene, name)
         assert seen.conditions["sluice.dev/SliceReady"] == "False"
@@ -164,11 +164,11 @@ async def test_a_budget_holds_up_an_eviction_and_then_lets_it_pass(scene: Scene,
     victim = said.note.partition(f"{scene.namespace}/")[2].partition(" ")[0]
     node = said.note.partition("its place on ")[2].partition(" ")[0]
     held_up = " (cannot be evicted: Cannot evict pod as it would violate the pod's disruption budget.)"
-    assert said.note.replace(held_up, "") == (  # the budget may have held it up before the first words came
+    assert said.note.replace(held_up, "") == (  # the budget may have held it up before the first reason came
         f"its place on {node} is reserved and waits for {scene.namespace}/{victim} to be evicted for it. "
         "It starts when the pods that still hold the place have left it. [PlaceBeingFreed]"
     )
-    await scene.until(lambda: scene.is_told("service", victim + held_up), "the service to be told of the budget")
+    await scene.until(lambda: scene.is_told("service", victim + held_up), "the budget as the service's reason")
     blocked = "cannot evict the pod now, retrying: Cannot evict pod as it would violate the pod's disruption"
     await scene.until(lambda: _has_note(scene, victim, blocked), "the budget to hold it up")
     await scene.until(lambda: _why_evicted(scene, victim), "an Event that says why")
@@ -235,7 +235,7 @@ async def test_who_is_over_the_quota_of_its_namespace_reads_the_numbers(scene: S
 
 
 async def test_a_drained_node_is_left_and_who_insists_on_it_reads_why(scene: Scene, reader: Reader) -> None:
-    """People wait for a node that somebody has opened on a table."""
+    """Otherwise the pod waits for a node that an operator has open on a table."""
     await scene.deploy("train", 1, WHOLE)
     ((name, pod),) = (await scene.started(1)).items()
     node = pod["spec"]["nodeName"]
@@ -262,7 +262,7 @@ async def test_a_drained_node_is_left_and_who_insists_on_it_reads_why(scene: Sce
 
 
 def _nodes_once_idle(scene: Scene, node: str) -> dict[str, Json]:
-    """What `sluice nodes` shows, by name; empty while somebody is on `node`: its agent takes slices back after pods."""
+    """What `sluice nodes` shows, by name; empty while a pod is on `node`: its agent takes slices back after pods."""
     shown = {each["node"]: each for each in json.loads(scene.system.done("nodes", "--json"))["nodes"]}
     return shown if shown[node]["idle"] else {}
 

@@ -229,7 +229,7 @@ def test_a_person_sees_what_became_of_a_pod(described, name):
 
 
 async def test_a_person_sees_why_a_pod_was_evicted(tmp_path):
-    """A training that vanishes without a word costs a day."""
+    """A training that vanishes without a reason costs a day."""
     async with staged(tmp_path) as stage:
         uids = await stage.create("preempted", "kept")
         uids |= await stage.create("lost", owner="Job")
@@ -257,7 +257,7 @@ async def test_a_person_sees_why_a_pod_was_evicted(tmp_path):
 
 
 async def test_a_person_sees_that_the_api_server_refuses_what_tells_the_pod_its_slice(tmp_path):
-    """A policy of somebody else would keep a pod gated for ever, in silence."""
+    """A policy of another team would keep a pod gated for ever, in silence."""
     async with staged(tmp_path) as stage:
         uids = await stage.create("train")
         stage.kube.faults.fail(1000, code=422, verb="patch", path="pods")

@@ -160,7 +160,7 @@ async def test_a_node_that_does_not_answer_shows_as_stale_and_one_that_is_gone_n
 
 
 async def test_one_switch_leaves_the_cluster_without_them(tmp_path):
-    """Not everybody wants the fleet in etcd."""
+    """Some operators keep the fleet out of etcd."""
     async with staged(tmp_path, replace(RULES, mirror_gpus=False)) as stage:
         await shown(stage)
         await stage.say(subjects.inventory(NODE), fleet(datetime.now(UTC)))

@@ -11,7 +11,7 @@ from factories.cluster.described_pods import RULES, Described, Said, staged
 from factories.scheduling.allocator import gpu_report, snapshot
 from factories.scheduling.placement import ALL_MODES, Shop, claim, node
 from factories.scheduling.waiting_pods import (
-    behind_somebody_who_was_promised_the_place,
+    behind_a_promise_of_the_place,
     of_a_group_that_is_not_complete,
     of_a_group_without_room,
     outside_of_a_full_queue,
@@ -193,7 +193,7 @@ PLAYS: dict[WaitReason, Callable[[], Place | NoPlace | msg.Pending]] = {
     WaitReason.GROUP_INCOMPLETE: of_a_group_that_is_not_complete,
     WaitReason.GROUP_NOT_FIT: of_a_group_without_room,
     WaitReason.PLACE_BEING_FREED: whose_place_is_being_freed,
-    WaitReason.PLACE_PROMISED: behind_somebody_who_was_promised_the_place,
+    WaitReason.PLACE_PROMISED: behind_a_promise_of_the_place,
     WaitReason.QUEUE_FULL: outside_of_a_full_queue,
 }
 """How a reason comes about."""
@@ -407,8 +407,8 @@ def test_a_person_sees_why_a_pod_waits_and_what_would_help(described, reason):
     assert seen.conditions["sluice.dev/SliceReady"] == "False"
 
 
-async def test_a_person_sees_that_nobody_answers(tmp_path):
-    """With every allocator down, pods would wait without a word."""
+async def test_a_person_sees_that_no_allocator_answers(tmp_path):
+    """With every allocator down, pods would wait without a reason."""
     async with staged(tmp_path, replace(RULES, unanswered_after_s=0.5)) as stage:
         await stage.create("train")
         await stage.until_told("train", "NotYetLookedAt")
@@ -426,10 +426,10 @@ async def test_a_person_sees_no_alarm_between_the_grant_and_the_binding_of_a_pod
         await stage.create("unanswered")
         await stage.until_told("unanswered", "NotYetLookedAt")  # the other has waited for even longer
         await stage.until_told("train", "WaitsForSlice")
-        before = Counter(stage.told("train"))  # a slow machine is alarmed before the first word
+        before = Counter(stage.told("train"))  # a slow machine is alarmed before the first message
         await stage.say(subjects.waiting(uid), msg.WaitOver(request=uid))
         await stage.create("later")
-        await stage.until_told("later", "NotYetLookedAt")  # by now the word before it was read, and looked at
+        await stage.until_told("later", "NotYetLookedAt")  # by now the message before it was read, and looked at
         await stage.bind(uid)
         await stage.until_told("train", "SliceBound")
         assert [each.reason for each in Counter(stage.told("train")) - before] == ["SliceBound"]

@@ -53,7 +53,7 @@ async def test_a_watch_goes_on_where_a_list_ended(kube: Cluster, pods: str) -> N
 
 
 async def test_a_deletion_is_announced_before_it_happens(kube: Cluster, pods: str) -> None:
-    """MODIFIED with a deletionTimestamp, then DELETED with one: a real end can be told from a lost label."""
+    """MODIFIED with a deletionTimestamp, then DELETED with one: a real end differs from a lost label."""
     await kube.post(pods, labelled())
     async with kube.watch(pods, resourceVersion=await version(kube, pods)) as stream:
         await kube.delete(f"{pods}/p")
@@ -151,7 +151,7 @@ async def test_a_watch_of_what_does_not_change_may_end_without_a_word(kube: Clus
         marks = await ended(stream)
     if kube.fake is not None:
         assert marks == []
-    # Where other pods change meanwhile, and where etcd tells how far it is, there are some.
+    # Where other pods change meanwhile, and where etcd reports how far it is, there are some.
     assert {mark["type"] for mark in marks} <= {"BOOKMARK"}
 
 
@@ -196,7 +196,7 @@ async def test_a_list_of_an_old_moment_is_too_old(forgetful: Cluster, pods: str)
 
 
 async def test_a_version_of_the_future_is_not_waited_for_by_a_list(kube: Cluster, pods: str) -> None:
-    """504 with its cause; a client that has seen a newer server must not read an older one."""
+    """504 with its cause; a client that has seen a newer server reads no older one."""
     reply = await kube.get(pods, resourceVersion="999999999999")
     reply.refused(504, "Timeout", "Too large resource version")
     assert reply.body["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"

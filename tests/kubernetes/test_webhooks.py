@@ -35,7 +35,7 @@ class Hook:
     port: int
     bundle: str
     namespace: str
-    """Whose pods it is asked about; a real cluster has others."""
+    """The namespace whose pods it is asked about; a real cluster has others."""
     answer: Handler = patched
     seen: list[Json] = field(default_factory=list)
     hang: asyncio.Event | None = None
@@ -270,7 +270,7 @@ async def test_only_chosen_namespaces_and_subresources_are_asked_about(
 
 
 async def test_a_deployments_pods_come_from_a_controller(kube: Cluster, hook: Hook, namespace: str, pods: str) -> None:
-    """Never from the person: who asked cannot be told apart; a denial shows as ReplicaFailure."""
+    """Never from the person: the caller is unknown; a denial shows as ReplicaFailure."""
     await register(kube, hook)
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
     await kube.create(path, deployment("d", 3, pod()["spec"]))

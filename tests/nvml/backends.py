@@ -1,4 +1,4 @@
-"""Simulated devices and NVML on our library behind one set of words: processes, faults, other programs, reboots."""
+"""Simulated devices and NVML on our library behind one interface: processes, faults, other programs, reboots."""
 
 import itertools
 from abc import ABC, abstractmethod
@@ -80,7 +80,7 @@ class DeviceRig(ABC):
 
     @abstractmethod
     def xid(self, gpu: int, number: int = XID) -> None:
-        """The driver tells of an Xid error of a GPU."""
+        """The driver reports an Xid error of a GPU."""
 
     @abstractmethod
     def pend_mig(self, gpu: int) -> None:
@@ -170,7 +170,7 @@ class NvmlRig(DeviceRig):
     kind = "nvml"
 
     def __init__(self, node: NodeSpec, directory: Path, built: Built) -> None:
-        from sluice_node_agent.device.nvml.backend import NvmlBackend  # noqa: PLC0415 - needs pynvml, which not everybody has
+        from sluice_node_agent.device.nvml.backend import NvmlBackend  # noqa: PLC0415 - needs pynvml, which is optional
 
         self._open = NvmlBackend
         self.machine = NvmlMachine(built, directory)
@@ -186,7 +186,7 @@ class NvmlRig(DeviceRig):
         self.backend = self._open(self.machine.processes, fixed=self._fixed)
 
     def reboot(self) -> None:
-        """All GPUs are reset, between two lives of an agent."""
+        """All GPUs are reset, between two runs of an agent."""
         self.backend.close()
         self.machine.reboot()
         self.backend = self._open(self.machine.processes, fixed=self._fixed)

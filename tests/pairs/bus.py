@@ -16,7 +16,7 @@ OTHERS = ""
 
 
 class Bus:
-    """The streams, who reads them, and who hears of everything at once: the judge."""
+    """The streams, their readers, and the judge, which observes everything at once."""
 
     def __init__(self, clockwork: VirtualClock) -> None:
         """Start without messages and readers."""
@@ -24,7 +24,7 @@ class Bus:
         self.values = StreamModel(0.0)
         self.readers: dict[Stream, list[Reader]] = {Stream.BOOK: [], Stream.STATE: []}
         self.on_landed: list[Callable[[str, Entry], None]] = []
-        """Told of each value that lands, and by whom."""
+        """Called with each value that lands, and its writer."""
         self.on_refused: list[Callable[[str, Write], None]] = []
         self._numbers = count(1)
 

@@ -1,4 +1,4 @@
-"""When all pods are gone only closing words are on the bus, and the allocator remembers nothing."""
+"""When all pods are gone only closing messages are on the bus, and the allocator remembers nothing."""
 
 from pairs.bus import Bus
 from pairs.judge import ViolationError, brief

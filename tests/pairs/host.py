@@ -62,7 +62,7 @@ class Host:
         self._tick()
 
     def crash(self) -> None:
-        """Nothing is said any more, and no answer heard; what is on its way arrives."""
+        """Nothing is published any more, and no answer read; what is on its way arrives."""
         self.is_alive = False
         self._life += 1
         for reader in self._readers.values():
@@ -86,7 +86,7 @@ class Host:
         self._later(self._delay(), lambda: self._begin_reading(stream, number))
 
     def handle(self, event: Event) -> None:
-        """The core hears of something, and what it wants is carried out."""
+        """The core observes an event, and what it wants is carried out."""
         for instruction in self.core.handle(event, self.bus.now + self._life * CLOCKS_APART_S):
             match instruction:
                 case Write():

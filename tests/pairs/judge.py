@@ -37,7 +37,7 @@ class Landed(msgspec.Struct, frozen=True):
 
 
 class Judge:
-    """Hears of everything at once, and keeps the books."""
+    """Observes everything at once, and keeps the books."""
 
     def __init__(self, bus: Bus, snapshots: Mapping[NodeName, msg.NodeSnapshot], *, is_told: bool = False) -> None:
         """`is_told`: keep the lines of all that happens."""
@@ -47,14 +47,14 @@ class Judge:
         self.evicted: list[tuple[float, RequestId, str]] = []
         """When, who, and the name under which it comes again."""
         self.blocked: list[tuple[float, RequestId]] = []
-        """When, and who could not be evicted then."""
+        """When, and which requests could not be evicted then."""
         self.failed: dict[AllocationId, None] = {}
         self.edited: list[tuple[float, RequestId]] = []
-        """When the word of an edited request landed, again maybe."""
+        """When the message of an edited request landed, again maybe."""
         self.made: dict[AllocationId, None] = {}
         """Allocations that were ready at any time."""
         self.of_allocation: dict[AllocationId, RequestId] = {}
-        """Whose each allocation is or was."""
+        """The request of each allocation that is or was."""
         self.revoked_at: dict[AllocationId, float] = {}
         self.standing: dict[AllocationId, msg.Grant | msg.Revoke] = {}
         """What is booked and not gone."""
@@ -67,16 +67,16 @@ class Judge:
         self._limits: dict[str, tuple[int, msg.QuotaSet | msg.QuotaUnset]] = {}
         self._bound: dict[AllocationId, None] = {}
         self._uses: dict[AllocationId, Devices] = {}
-        """The most that a tenant may be using, as far as its agent has told."""
+        """The most that a tenant may be using, as far as its agent has published."""
         self._resized: dict[str, None] = {}
-        """Namespaces in which somebody's size was changed."""
+        """Namespaces in which a pod's size was changed."""
         bus.on_landed.append(self._landed)
         bus.on_refused.append(self._refused)
 
     # -- what agents and the source do -----------------------------------------------------------------------------
 
     def makes(self, booking: msg.Booking, there: Iterable[msg.Booking]) -> None:
-        """An agent begins with a slice: it is in no one's way."""
+        """An agent begins with a slice: it is in no request's way."""
         for other in there:
             if in_the_way(booking, other):
                 raise ViolationError("made twice", f"{booking.devices} over {other.devices} of {other.allocation}")
@@ -213,7 +213,7 @@ class Judge:
         said_at, quota = self._limits.get(namespace, (0, None))
         if not isinstance(quota, msg.QuotaSet) or mine < said_at or namespace in self._resized:
             return
-        everybody = [
+        bookings = [
             entry.booking
             for each, entry in self.standing.items()
             if isinstance(entry, msg.Grant)
@@ -221,7 +221,7 @@ class Judge:
             and self._granted_at[each] <= mine
             and self._is_bound(entry.booking)
         ]
-        over = too_much(quota.total, self._amounts(everybody), self._amounts([granted.booking]))
+        over = too_much(quota.total, self._amounts(bookings), self._amounts([granted.booking]))
         if over:
             raise ViolationError("over its limits", f"{namespace}: {over} with {allocation}")
 

@@ -12,7 +12,7 @@ CALM_FROM_S = 25.0
 
 @dataclass(frozen=True, slots=True)
 class PodSpec:
-    """What a pod wants, and how long it lives once it is bound; None: until somebody ends it."""
+    """What a pod wants, and how long it lives once it is bound; None: until its owner deletes it."""
 
     name: str
     claims: tuple[Claim, ...]
@@ -80,7 +80,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """Somebody asks an allocator for another size of a pod's share."""
+    """An operator asks an allocator for another size of a pod's share."""
 
     name: str
     memory_mib: int

@@ -19,7 +19,7 @@ EVICTED_MAX = 3
 IN_VAIN_MAX = 2
 """So often others may be evicted for a pod that gets no slice of it."""
 EVICTING_S = 25.0
-"""Who was evicted for a pod that ended sooner was not evicted in vain."""
+"""A pod that was evicted for one that ended sooner was not evicted in vain."""
 
 
 class Rest:
@@ -34,8 +34,8 @@ class Rest:
 
     # -- no process goes on --------------------------------------------------------------------------------------------
 
-    def nobody_writes(self, since: float, evicted_before: int) -> None:
-        """Nothing is decided any more, and what is said of who waits is said seldom."""
+    def nothing_is_written(self, since: float, evicted_before: int) -> None:
+        """Nothing is decided any more, and reasons to wait are published seldom."""
         late = [each for each in self.judge.written if each.at > since]
         decided = [each for each in late if not each.subject.startswith("sluice.waiting")]
         if decided:
@@ -49,8 +49,8 @@ class Rest:
         if often and max(often.values()) > EVICTED_MAX:
             raise ViolationError("evicted again and again", f"{often.most_common(1)}")
 
-    def nobody_is_evicted_in_vain(self) -> None:
-        """For whom others are evicted gets a slice of it, or ends, or was just unlucky a few times."""
+    def no_pod_is_evicted_in_vain(self) -> None:
+        """A pod that others are evicted for gets a slice of it, or ends, or was just unlucky a few times."""
         vain: Counter[RequestId] = Counter()
         for each in self.judge.written:
             grant = each.message
@@ -71,13 +71,13 @@ class Rest:
         if booking.allocation in self.judge.failed or is_edited:
             return False  # nor is it the allocators' fault where its GPU, or its owner, thinks better of it
         if booking.request in victims or any(at < when < until and who in victims for when, who in self.judge.blocked):
-            return False  # a budget came in between: no one could know that beforehand
+            return False  # a budget came in between: no allocator could know that beforehand
         return any(at < when < until and who in victims for when, who, _ in self.judge.evicted)
 
     # -- nothing is left over --------------------------------------------------------------------------------------
 
     def who_has_what(self) -> None:
-        """Who is bound has one slice and nothing else; who waits has at most a promise; no other pod has anything."""
+        """A bound request has one slice and nothing else, a waiting one at most a promise; no other pod has any."""
         entries: dict[RequestId, list[Grant]] = {}
         for entry in self.world.ledger.values():
             if isinstance(entry, Revoke):
@@ -102,7 +102,7 @@ class Rest:
         elif grants[0].evict:
             raise ViolationError("never evicted", said)
 
-    def nothing_is_made_for_nobody(self, there: Iterator[AllocationId]) -> None:
+    def nothing_is_made_without_a_request(self, there: Iterator[AllocationId]) -> None:
         left = [each for each in there if not isinstance(self.world.ledger.get(each), Grant)]
         if left:
             raise ViolationError("made without a request", f"{left}")

@@ -48,7 +48,7 @@ GOES_ON_MAX = 60
 """So often a core may go on with what is unfinished in the last seconds of the calm."""
 LAST_S = 5.3
 GOES_ON_IN_CALM_MAX = 1500
-"""The same while it comes to rest: who spins goes on a thousand times a second."""
+"""The same while it comes to rest: a loop goes on a thousand times a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +175,12 @@ class World:
     def _look(self, evicted_before: int) -> None:
         fresh = self._fresh()
         rest, waiting = Rest(self.judge, self.source, fresh), Waiting(self.judge, self.source, fresh)
-        rest.nobody_writes(self.clockwork.now - LOOK_S, evicted_before)
+        rest.nothing_is_written(self.clockwork.now - LOOK_S, evicted_before)
         rest.who_has_what()
-        rest.nothing_is_made_for_nobody(self._made())
+        rest.nothing_is_made_without_a_request(self._made())
         waiting.who_waits()
         waiting.who_is_on_a_larger_one()
-        rest.nobody_is_evicted_in_vain()
+        rest.no_pod_is_evicted_in_vain()
         rest.agrees(self.hosts[0].core)
 
     def _made(self) -> Iterator[AllocationId]:

@@ -12,7 +12,7 @@ LINES_SHOWN = 60
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
-def test_nobody_waits_for_nothing_or_has_a_place_twice_where_two_allocators_work(first: int):
+def test_no_pod_waits_for_nothing_or_has_a_place_twice_where_two_allocators_work(first: int):
     """What must hold at every moment does, and all comes to rest."""
     for seed in range(first, first + CHUNK):
         outcome = run_seed(seed)

@@ -17,7 +17,7 @@ from sluice_allocator.core.state.grant_facts import standing_promise
 
 
 class Waiting:
-    """Everybody who waits in one world at rest."""
+    """All waiting pods of one world at rest."""
 
     def __init__(self, judge: Judge, source: Source, fresh: Allocator) -> None:
         """`fresh` has read everything, and decided nothing."""
@@ -94,7 +94,7 @@ class Waiting:
         return place
 
     def _could_be_promised(self, pod: Pod, asked: msg.AllocationRequested) -> bool:
-        """Whether it is the first who waits, or nothing is promised yet, and there is a place it could wait for."""
+        """Whether it is first in the queue, or nothing is promised yet, and there is a place it could wait for."""
         if self.rules.promises_percent == 0 or (any(self.ctx.promised.of_model.values()) and not self._is_first(pod)):
             return False
         limits = _Limits(self.ctx, (0, 0, pod.uid))
@@ -125,8 +125,8 @@ class Waiting:
     def _group_waits_for_something(self, members: list[Pod]) -> None:
         """There are no places for all who are there, one after the other, those that are hardest to place first."""
         of = members[0].spec
-        everybody = [each for each in self.source.alive() if each.spec.group == of.group]
-        if len(everybody) != of.group_size or any(each.held is not None for each in everybody):
+        members = [each for each in self.source.alive() if each.spec.group == of.group]
+        if len(members) != of.group_size or any(each.held is not None for each in members):
             return
         booked, fits = [], True
         for pod in sorted(members, key=lambda each: -sum(claim.gpus for claim in each.spec.claims)):
@@ -148,7 +148,7 @@ class Waiting:
             raise ViolationError("job waits for nothing", f"{of.group}: {self.world.waiting[members[0].uid].message}")
 
     def who_is_on_a_larger_one(self) -> None:
-        """Who is to return from a larger profile does, where the one it asked for is free, and that is less."""
+        """A pod with a larger profile returns where the one it asked for is free, and that is less."""
         for request, bound in self.world.bindings.items():
             asked = self.world.requests.get(request)
             if (

@@ -27,7 +27,7 @@ PROFILES = {
 }
 NAMESPACES = ("lab", "den")
 PATIENT = 0.15
-"""So many pods never have anybody evicted for them."""
+"""So many pods never have another evicted for them."""
 TOPICS = ("several", "movable", "larger", "preemption", "groups", "quotas", "shares", "containers")
 FAULTS = ("cordons", "edits", "health", "restarts", "leases", "stalls", "readings")
 

@@ -1,4 +1,4 @@
-"""What every measurement needs: the machine's name, options, what processes tell, and a place to write figures to."""
+"""What every measurement needs: the machine's name, options, what processes report, and a place to write figures to."""
 
 import argparse
 import json
@@ -83,7 +83,7 @@ def ready_s(process: psutil.Process, logs: Iterable[Path]) -> float | None:
 
 
 def messages_at(monitor: str, within_s: float) -> float:
-    """In and out of a broker in its present life. Raises OSError without an answer."""
+    """In and out of a broker in its present run. Raises OSError without an answer."""
     with urllib.request.urlopen(f"http://{monitor}/varz", timeout=within_s) as answer:
         seen = json.load(answer)
     return float(seen["in_msgs"] + seen["out_msgs"])

@@ -1,5 +1,5 @@
 """
-Do words multiply when processes are slow? The same pods come and go twice in one system: as it is, and with every
+Do messages multiply when processes are slow? The same pods come and go twice in one system: as it is, and with every
 process stopped and continued in turn, so that it runs for a tenth of the time (as with a limit of a tenth of a core).
 
 Counted is what is published: each attempt at a message, its copy in HISTORY, and each request to JetStream.

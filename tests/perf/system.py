@@ -61,7 +61,7 @@ def measure(nodes: int, gpus: int) -> Figures:
 
 
 def process_figures(parent: int, logs: Path) -> list[ProcessFigures]:
-    """Every child process, with the start-up time that its own log tells."""
+    """Every child process, with the start-up time that its own log reports."""
     figures = []
     for child in psutil.Process(parent).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):

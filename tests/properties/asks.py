@@ -16,7 +16,7 @@ PROFILES = (
 )
 GPU_CHAINS = ("", "", *GPU_POLICIES, "numa,binpack", "mutex,spread")
 UUIDS = [GpuUuid(f"GPU-{node}-{index}") for node in NODES for index in range(4)]
-"""Of GPUs that may be there; one that is not is a name that somebody mistyped."""
+"""Of GPUs that may be there; one that is not is a mistyped name."""
 SOME_UUIDS = st.just(()) | st.just(()) | st.lists(st.sampled_from(UUIDS), max_size=3, unique=True).map(tuple)
 LIMITED = st.builds(
     msg.DeviceFilter,

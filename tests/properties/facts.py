@@ -160,7 +160,7 @@ def changed(draw: st.DrawFn, report: msg.GpuReport, board: BoardTruth) -> msg.Gp
 
 
 def relaid(draw: st.DrawFn, report: msg.GpuReport, board: BoardTruth) -> msg.GpuReport:
-    """The administrator takes an instance away, somebody uses one, or one is made where nothing is booked."""
+    """The administrator takes an instance away, a process uses one, or one is made where nothing is booked."""
     replace = msgspec.structs.replace
     there = list(report.instances)
     what = draw(st.sampled_from(["taken away", "used", "made"]))

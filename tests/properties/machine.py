@@ -71,7 +71,7 @@ class FleetMachine(ChangingFleet):
         self.asked: dict[AllocationId, PlaceRequest] = {}
         """What each that was ever booked asked for."""
         self.going: dict[AllocationId, int] = {}
-        """Who may be evicted, at which priority."""
+        """Pods that may be evicted, at which priority."""
 
     # -- requests --------------------------------------------------------------------------------------------------
 
@@ -191,8 +191,8 @@ class FleetMachine(ChangingFleet):
         self.history.append(("look", (asking,)))
         found = find_preemption(self.fleet, asking, priority, lambda _devices, _victims: True)
         if found is None:
-            everybody = [each for each, at in self.going.items() if at < priority and each in self.truth.bookings]
-            missed = self._without(everybody).some_place(asking)
+            evictable = [each for each, at in self.going.items() if at < priority and each in self.truth.bookings]
+            missed = self._without(evictable).some_place(asking)
             assert missed is None, f"no pod is evicted, but there would be a place on {missed}"
             return
         node, devices = found.place.node, found.place.devices
@@ -226,7 +226,7 @@ class FleetMachine(ChangingFleet):
         assert self.fleet.booked() == before
         if plan is None:
             return
-        assert self.chooser.some_place(asking) is None, "somebody is to be moved, and there is room"
+        assert self.chooser.some_place(asking) is None, "a move is planned, and there is room"
         gone = [move.allocation for move in plan.moves]
         assert set(gone) <= movable
         assert 0 < len(gone) == len(set(gone)) <= most
@@ -277,7 +277,7 @@ class FleetMachine(ChangingFleet):
             if what == "ask":
                 answers.append(find_place(fleet, args[0]))
             elif what == "look":
-                find_place(fleet, args[0])  # nodes are named apart, by the labels that anybody has asked for
+                find_place(fleet, args[0])  # nodes are named apart, by the labels that some request has asked for
             else:
                 attrgetter(what)(fleet)(*args)
         assert answers == self.answers

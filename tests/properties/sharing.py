@@ -269,7 +269,7 @@ class SharingMachine(Crowds, RuleBasedStateMachine):
         self.world.rest()
         self._calm()
         self.judge.halves()
-        self.choices.nobody_waits_for_nothing()
+        self.choices.no_pod_waits_for_nothing()
         self.choices.no_group_waits_for_nothing()
         for request in self._living():
             self.world.withdraw(request)

@@ -22,7 +22,7 @@ class Choices:
     """Judges grants by who else was there, and orders by what they are for."""
 
     def __init__(self, judge: SharingJudge) -> None:
-        """Look at what `judge` has heard."""
+        """Look at what `judge` has observed."""
         self.judge = judge
         self.facts = judge.facts
 
@@ -38,7 +38,7 @@ class Choices:
         self._groups_are_whole(stands)
         self._orders_have_reasons()
         self._drained_are_ordered_out()
-        self.nobody_waits_for_nothing()
+        self.no_pod_waits_for_nothing()
 
     # -- grants ----------------------------------------------------------------------------------------------------
 
@@ -61,7 +61,7 @@ class Choices:
             assert free is None, f"{booking.request} has more than it asked for, and there was its own on {free}"
 
     def _is_first_of_its_like(self, booking: msg.Booking, grants: list[msg.Grant]) -> None:
-        """Of those who ask for the same, the one whose turn is first has the place."""
+        """Of requests for the same, the one whose turn is first has the place."""
         living = self.facts.living()
         asked = living.get(booking.request)
         if asked is None or asked.group is not None:
@@ -170,10 +170,10 @@ class Choices:
         said = self.facts.of["waiting"].get(request)
         return said.reasons[0].reason if isinstance(said, msg.Pending) and not self._has_answer(request) else None
 
-    # -- who waits -------------------------------------------------------------------------------------------------
+    # -- waiting ---------------------------------------------------------------------------------------------------
 
-    def nobody_waits_for_nothing(self) -> None:
-        """Who would fit where nothing is promised has a place: what is freed is given in the same moment."""
+    def no_pod_waits_for_nothing(self) -> None:
+        """No waiting pod would fit where nothing is promised: what is freed is granted in the same moment."""
         truth, looked_at = self._nothing_promised(), []
         for asked in self._who_might_fit().values():
             asking = exactly(asked)
@@ -190,7 +190,7 @@ class Choices:
                 self._group_does_not_fit(asked, truth)
 
     def _who_might_fit(self) -> dict[str, msg.AllocationRequested]:
-        """Those without a place, but for whom there may be other reasons than places."""
+        """Requests without a place, but with other possible reasons than places."""
         return {
             request: asked
             for request, asked in self.facts.living().items()
@@ -201,7 +201,7 @@ class Choices:
         }
 
     def _nothing_promised(self) -> Truth:
-        """All that is booked, and no GPU to be had on which anybody is promised a place."""
+        """All that is booked, and no GPU to be had on which a request is promised a place."""
         truth = self.judge.truth()
         for promise in self.judge.promises():
             for device in promise.booking.devices:

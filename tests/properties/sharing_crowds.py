@@ -11,7 +11,7 @@ CROWD_MAX = 29
 LARGE = ("7g.40gb", "4g.24gb")
 SMALL = ("1g.5gb", "2g.10gb", "3g.20gb", "2g.12gb")
 SETTLES_S = 70.0
-"""Longer than a pod is left alone after it was moved, and than anybody's patience with a successor."""
+"""Longer than a pod is left alone after it was moved, and than any wait for a successor."""
 
 
 def one(profile: str) -> tuple[Claim, ...]:
@@ -58,7 +58,7 @@ class Crowds:
         rounds=st.integers(0, 2),
     )
     def an_important_pod_comes_to_a_full_fleet(self, profile, whose, asks, large, sure, rounds) -> None:
-        """Everybody there may be evicted, but for what their namespace is guaranteed."""
+        """All pods there may be evicted, but for what their namespace is guaranteed."""
         self._fill(PodAsk(one(profile), whose, 0, Leeway(preemptible=True)))
         if sure != Amounts():
             self.world.say(QuotaSet(namespace=whose, guaranteed=sure))

@@ -51,7 +51,7 @@ class Facts:
         return [each for each in entries if isinstance(each, msg.Grant) and each.booking.request == request]
 
     def living(self) -> dict[str, msg.AllocationRequested]:
-        """Who asks, and was not told that it is over."""
+        """Requests whose end is not published."""
         over = (msg.Released, msg.Refused)
         return {
             request: asked
@@ -60,7 +60,7 @@ class Facts:
         }
 
     def bound(self) -> dict[str, msg.Grant]:
-        """Who is bound to something that stands, and to what."""
+        """Requests that are bound to something that stands, and to what."""
         found = {}
         for request, binding in self.of["binding"].items():
             entry = self.of["ledger"].get(binding.allocation) if isinstance(binding, msg.Bound) else None
@@ -124,7 +124,7 @@ class SharingWorld:
         self.begin_process()
 
     def calm(self) -> None:
-        """Everybody knows all there is, and has done what follows."""
+        """All processes have read all there is, and have done what follows."""
         until_calm(self.processes)
 
     def tick(self, seconds: float) -> None:
@@ -181,7 +181,7 @@ class SharingWorld:
     # -- agents ----------------------------------------------------------------------------------------------------
 
     def obey(self, allocation: str, *, fails: bool = False, still_used: bool = False) -> None:
-        """An agent does what it was told about one allocation."""
+        """An agent obeys the order for one allocation."""
         entry = self.facts.of["ledger"][allocation]
         booking = entry.booking
         address = subjects.slice_(booking.node, AllocationId(allocation))
@@ -198,8 +198,8 @@ class SharingWorld:
     # -- operators -------------------------------------------------------------------------------------------------
 
     def say(self, word: msg.QuotaSet | msg.Cordoned | Any) -> None:
-        """An operator's word, which everybody hears when nothing else is on its way (docs/quotas.md: one who has not
-        heard it yet does not know of it)."""
+        """Publish an operator's order while all is calm, so that all allocators observe it (docs/quotas.md: one that
+        has not observed it yet does not know of it)."""
         self.calm()
         quota = hasattr(word, "namespace")
         self.bus.put(subjects.quota(word.namespace) if quota else subjects.cordon(NodeName(word.node)), word)

@@ -38,7 +38,7 @@ def most_important(asked: msg.AllocationRequested, sequence: int) -> tuple[int, 
 
 
 class SharingJudge:
-    """Hears what lands, and looks at what stands."""
+    """Observes what lands, and looks at what stands."""
 
     def __init__(self, facts: Facts, nodes: dict[str, msg.NodeSnapshot], *, alone: bool) -> None:
         """Nothing has landed. `alone`: there is one allocator, which always knows all there is."""
@@ -49,29 +49,29 @@ class SharingJudge:
         self.after: dict[str, tuple[str, ...]] = {}
         """What each grant was to come after."""
         self.uses: dict[str, Devices] = {}
-        """The most that the tenant of an allocation may be using, as far as its agent has told."""
+        """The most that the tenant of an allocation may be using, as far as its agent has published."""
         self.asked_at: dict[str, int] = {}
-        """By which word each request has its turn: its first, or the last that there was when its allocator began."""
+        """The message that gives each request its turn: its first, or the last there was when its allocator began."""
         self.not_the_same: dict[str, None] = {}
-        """Requests that were edited while two allocators work: each counts from the first word that it knows."""
+        """Requests that were edited while two allocators work: each counts from the first message that it knows."""
         self.failed: dict[str, None] = {}
         """Requests of which a slice could not be made: they may avoid a GPU for a while."""
         self.begun: dict[tuple[str, str], None] = {}
-        """Groups of which anybody was ever bound."""
+        """Groups of which a member was ever bound."""
         self.ever_of: dict[tuple[str, str], dict[str, None]] = {}
-        """Who was ever of a group."""
+        """All members a group ever had."""
         self.had_slice: dict[str, None] = {}
         """Requests that ever had a slice that was ready."""
         self.adjusted: dict[str, None] = {}
-        """Namespaces in which somebody's size was changed."""
+        """Namespaces in which a pod's size was changed."""
         self.first_bound: dict[str, None] = {}
         self.new_grants: list[msg.Grant] = []
         """Since it was last looked at what stands."""
         self.orders: dict[str, msg.EvictionOrdered | None] = {}
-        """The last word about each pod's eviction."""
+        """The last message about each pod's eviction."""
 
     def begins_anew(self) -> None:
-        """The allocator was killed: of what was edited its successor finds the last word on the bus, not the first."""
+        """The allocator was killed: its successor finds the last message of an edited request, not the first."""
         if self.alone:
             self.asked_at |= self.facts.at["request"]
 
@@ -160,7 +160,7 @@ class SharingJudge:
                 raise AssertionError(f"{booking.allocation} is put where {other.allocation} was promised a place")
 
     def _turn(self, request: str) -> tuple[int, int] | None:
-        """None where no request is left, or where it is not known to all since when somebody does."""
+        """None where no request is left, or where it is not known to all since when one waits."""
         asked = self.facts.living().get(request)
         known = asked is not None and request not in self.not_the_same
         return most_important(asked, self.asked_at[request]) if known and asked is not None else None
@@ -203,8 +203,8 @@ class SharingJudge:
             return
         if not self.alone and namespace in self.adjusted:
             return  # who is bound and made larger was not among what another process has read before it bound
-        everybody = [each.booking for each in self.facts.bound().values() if each.booking.namespace == namespace]
-        over = too_much(quota.total, self.amounts(everybody), self.amounts([grant.booking]))
+        bookings = [each.booking for each in self.facts.bound().values() if each.booking.namespace == namespace]
+        over = too_much(quota.total, self.amounts(bookings), self.amounts([grant.booking]))
         assert not over, f"{namespace} has {over} bound with {bound.allocation}"
 
     def amounts(self, bookings: Iterable[msg.Booking]) -> Amount:
@@ -270,7 +270,7 @@ class SharingJudge:
 
 
 def too_much(limits: msg.Amounts, has: Amount, takes: Amount) -> str:
-    """What somebody has too much of, of that which the new one takes; empty where nothing is."""
+    """Which limits the namespace would exceed, of those that the new one counts towards; empty where none."""
     rows = zip(("devices", "MiB", "permille"), _limits(limits), has, takes, strict=True)
     return ", ".join(f"{h} of {m} {n}" for n, m, h, t in rows if m is not None and t > 0 and h > m)
 

@@ -1,7 +1,7 @@
 """Is the most that a refused change reports really the most? By the judge's own count of homes and limits.
 
 A share may be as large as its home and its namespace allow beside what is there; who is promised a place there is to
-come after somebody, so what it will take is neither sure to be free nor sure to be taken.
+come after another tenant, so what it will take is neither sure to be free nor sure to be taken.
 """
 
 from msgspec.structs import replace
@@ -19,7 +19,7 @@ class Sizes:
     """Judges what a refusal says would fit."""
 
     def __init__(self, world: SharingWorld, judge: SharingJudge) -> None:
-        """Look at what `judge` has heard in this world."""
+        """Look at what `judge` has observed in this world."""
         self.world = world
         self.judge = judge
 

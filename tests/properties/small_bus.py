@@ -41,12 +41,12 @@ class SmallBus:
         self.last: dict[str, Entry] = {}
         self.readers: list[Process] = []
         self.on_landed: list[Callable[[Entry, RunId | None], None]] = []
-        """Told of each value that lands, and whose it is; None: not an allocator's."""
+        """Called with each value that lands, and whose it is; None: not an allocator's."""
         self._guards: dict[str, int] = {}
         self._sequences = count(1001)
 
     def put(self, address: Address, message: AnyMessage) -> Entry:
-        """Somebody says something who is not an allocator."""
+        """Publish a message of another service than an allocator."""
         return self._land(address, message, OperationId(f"other-{len(self.last)}-{next(self._sequences)}"), None)
 
     def write(self, write: Write, run: RunId) -> WriteAccepted | WriteRefused:
@@ -138,7 +138,7 @@ class Process:
 
 
 def until_calm(processes: list[Process]) -> None:
-    """Everybody has read, sent and tried all that there is."""
+    """All processes have read, sent and tried all that there is."""
     for _ in range(STEPS_MAX):
         went_on = [each.send() or each.read(READ[0]) or each.read(READ[1]) or each.go_on() for each in processes]
         if not any(went_on):

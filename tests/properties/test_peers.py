@@ -1,4 +1,4 @@
-"""Who may be beside whom: small pods on calm nodes, each answer judged by counting all pods again."""
+"""Which pods may be beside which: small pods on calm nodes, each answer judged by counting all pods again."""
 
 from factories.scheduling.allocator import gpu_report, snapshot
 from hypothesis import given, settings

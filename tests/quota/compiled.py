@@ -32,7 +32,7 @@ class Built:
     cuda: Path
     """The stand-in, as `libcuda.so.1`; programs find it by LD_LIBRARY_PATH of its directory."""
     judge: Path
-    """The simulated device alone: a test's process looks at it, and must not find a libcuda.so.1 in itself."""
+    """The simulated device alone: a test's process looks at it, and finds no libcuda.so.1 in itself."""
     programs: Path
 
     def program(self, name: str) -> str:

@@ -24,7 +24,7 @@ _SOURCES = ("libs", "services/node-agent")
 
 
 class Lines:
-    """A process that is spoken with by lines."""
+    """A process that exchanges lines."""
 
     def __init__(self, command: list[str], env: Mapping[str, str]) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `close` does; a file is never full, as a pipe is
@@ -99,7 +99,7 @@ class Scheduler(Lines):
 
 
 class Rig:
-    """A device, and who uses it. A context: everything that was started is stopped, every file removed."""
+    """A device and its processes. A context: everything that was started is stopped, every file removed."""
 
     def __init__(self, built: Built) -> None:
         self.built = built

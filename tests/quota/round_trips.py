@@ -8,7 +8,7 @@ from pathlib import Path
 MAGIC, VERSION, HELLO, ASK, GIVE_BACK, GRANT = 0x54514C53, 1, 1, 2, 3, 18
 ANSWER_WITHIN_S = 10.0
 PAUSE_S = 0.002
-"""Between two tokens: who says more than 4,096 messages a second is read more slowly, which is not what is measured."""
+"""Between two tokens: over 4,096 messages a second are read more slowly, which is not what is measured."""
 
 
 def packet(kind: int, sequence: int, body: bytes = b"") -> bytes:

@@ -7,7 +7,7 @@ from quota.compiled import Built, CannotBuildError, NoCompilerError, build
 from quota.rig import Rig
 
 OPTIONS = {
-    # The library's thread is never joined: it lives as long as the process.
+    # The library's thread is never joined: it runs as long as the process.
     "TSAN_OPTIONS": "report_thread_leaks=0:exitcode=66",
     # Objects of the stand-in stay when they are destroyed, so that their use is reported.
     "ASAN_OPTIONS": "detect_leaks=0",
@@ -32,7 +32,7 @@ def sanitized(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", NAMES)
 def test_no_race_and_no_stray_access(sanitized: Built, name: str) -> None:
-    """A program would crash once in a million launches, on somebody's machine."""
+    """A program would crash once in a million launches, on a user's machine."""
     with Rig(sanitized) as rig:
         rig.start_scheduler()
         rig.add("a", request=0.5, memory=64 << 20 if name == "memory" else 0)

@@ -47,7 +47,7 @@ def scripted(rig: Rig, answer: Callable[[int, int, bytes], list[bytes]]) -> Iter
     assert not thread.is_alive()
 
 
-def test_a_program_goes_on_when_nobody_answers(rig: Rig) -> None:
+def test_a_program_goes_on_without_an_answer(rig: Rig) -> None:
     """An agent that is not there would stop every training on its node."""
     rig.add("a", request=0.5)
     process = rig.start("a", "behaviours", "keeps-errno", **SOON)
@@ -78,15 +78,13 @@ def test_who_waits_long_beside_a_living_scheduler_waits_on(rig: Rig) -> None:
 
     with scripted(rig, answer):
         process = rig.start("a", "behaviours", "keeps-errno", **SOON)
-        wait_until(
-            lambda: len(greetings) > 12, "it has asked ten times whether somebody is there"
-        )  # ten patiences' worth
+        wait_until(lambda: len(greetings) > 12, "it has tried ten times to connect")  # ten patiences' worth
         assert rig.judge.look().kernels.get("a", 0) + rig.judge.look().pending.get("a", 0) == 0
         assert process.errors() == ""
         process.close()
 
 
-def test_who_fails_closed_waits_until_somebody_answers(rig: Rig) -> None:
+def test_a_program_that_fails_closed_waits_for_an_answer(rig: Rig) -> None:
     """Strict isolation would last only until the first restart of an agent."""
     rig.add("a", request=0.5)
     process = rig.start("a", "behaviours", "keeps-errno", SLUICE_QUOTA_FAIL="closed", SLUICE_QUOTA_LOG="2", **SOON)
@@ -175,7 +173,7 @@ def test_nonsense_from_a_scheduler_is_ignored(rig: Rig) -> None:
 
 
 def test_a_flood_hurts_only_the_one_who_sends_it(rig: Rig) -> None:
-    """Anybody in a pod can write to its socket."""
+    """Any process in a pod can write to its socket."""
     rig.start_scheduler()
     rig.add("a", request=0.5)
     rig.add("b", request=0.5)

@@ -178,8 +178,8 @@ def _pipe_directory() -> None:
         Path(root).chmod(0o711)
         home = HomeDirectory(Path(root), "h1")
         home.prepare(HomeOwner(gpu="GPU-1", device="MIG-1", namespace="red", uid=os.geteuid()))
-        assert home.pipe.stat().st_mode & 0o077 == 0, "everybody on the node reaches the daemon's sockets"
-        assert home.path.stat().st_mode & 0o066 == 0, "everybody on the node sees what is in a home"
+        assert home.pipe.stat().st_mode & 0o077 == 0, "any user on the node reaches the daemon's sockets"
+        assert home.path.stat().st_mode & 0o066 == 0, "any user on the node sees what is in a home"
 
 
 @control("limits are read back from the server", f"{_AGENT}.device.mps.control.ServerLimits.mismatch", lambda *_: "")

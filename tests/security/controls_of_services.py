@@ -71,7 +71,7 @@ def _flood() -> None:
     state, history = kept[Stream.STATE], kept[Stream.HISTORY]
     assert state["discard"] == "new", "a full STATE forgets other nodes"
     assert state["max_bytes"] + history["max_bytes"] < STORE_BYTES_MAX, "BOOK has no room of its own"
-    assert not any(each.startswith("hist.") for each in of_any_agent()), "an agent pushes out everybody's history"
+    assert not any(each.startswith("hist.") for each in of_any_agent()), "an agent pushes out the history of others"
 
 
 @control("log lines have a size and a rate", f"{__name__}.bound_values", lambda _logger, _method, event: event)
@@ -216,7 +216,7 @@ def _lock(path: Path) -> str:
 
 @control("the page answers its own site only", "sluice_console.core.web.request_check.is_address", lambda _: True)
 def _another_site() -> None:
-    """A page of somebody else, under a name that was made to point here, asks for the map."""
+    """A page of another site, under a name that was made to point here, asks for the map."""
     asked = denied(method="GET", path="/api/map", headers={"host": "evil.example"}, hosts=(), is_data=True)
     assert asked is not None, "a name that points here reads the map"
     assert denied(method="POST", path="/", headers={"host": "localhost"}, hosts=(), is_data=False) is not None

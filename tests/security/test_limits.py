@@ -115,7 +115,7 @@ async def test_a_connection_that_never_says_what_it_wants_is_closed(said):
 
 
 async def test_a_probe_cannot_be_as_large_as_a_snapshot():
-    """The port for probes has no certificates: an open port must not let callers fill the memory."""
+    """The port for probes has no certificates: without a limit, callers would fill the memory."""
     (port,) = free_ports(1)
     async with (
         transport.serve_health(f"127.0.0.1:{port}", Health(SystemClock())),
@@ -188,7 +188,7 @@ async def test_a_request_that_trickles_for_ever_is_hung_up_on(probed):
 
 
 def test_a_message_over_the_limit_is_not_even_parsed():
-    """A broker with another limit than ours must not fill our memory."""
+    """A broker with another limit than ours would fill our memory."""
     found = decode(b"[" * 100_000_000)
     assert found == Undecodable(f"100000000 bytes is over the limit of {MESSAGE_BYTES_MAX}")
 

@@ -31,7 +31,7 @@ LISTENERS = {
 """Every setting with a listening address. The control sockets are files in a folder of their owner's."""
 OPENERS = {
     "services/console/sluice_console/shell/web/listen_address.py": "--listen of `sluice web`, --web of `sluice up`",
-    "libs/sluice/runtime/addresses.py": "what listens everywhere, for those below that were told to",
+    "libs/sluice/runtime/addresses.py": "what listens everywhere, for those below that are set to",
     "libs/sluice/runtime/prometheus/http_page.py": "metrics_address",
     "libs/sluice/runtime/nats_server/free_ports.py": "free ports of the loopback, for the broker of `sluice up`",
     "libs/sluice/runtime/grpc/transport.py": "grpc_address, health_address, and Unix sockets",
@@ -62,14 +62,14 @@ def test_every_listener_is_known():
 
 
 @pytest.mark.parametrize(("service", "name"), [(each, name) for each in LISTENERS for name in sorted(LISTENERS[each])])
-def test_a_listener_is_on_the_loopback_unless_somebody_says_otherwise(service, name):
+def test_a_listener_is_on_the_loopback_by_default(service, name):
     """An installation without addresses is reachable from its own machine only."""
     assert is_local(getattr(settings_of(service), name))
     variable = f"SLUICE_{service.replace('-', '_').upper()}_{name.upper()}"
     assert getattr(settings_of(service, **{variable: "192.0.2.1:9999"}), name) == "192.0.2.1:9999"
 
 
-def test_the_page_is_this_machines_unless_somebody_says_otherwise():
+def test_the_page_is_this_machines_by_default():
     """The page shows whose pods are where."""
     assert is_local(signature(web_command).parameters["listen"].default)
     usual = take("")

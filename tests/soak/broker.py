@@ -63,7 +63,7 @@ class Broker:
     _sequence: int = 100
     _named: int = 0
 
-    # -- the allocator's side: each returns what its reader shall hear ---------------------------------------------
+    # -- the allocator's side: each returns what its reader will read ----------------------------------------------
 
     def grant(
         self, devices: tuple[msg.DeviceGrant, ...], *, owner: str, namespace: str = "team", after: tuple[str, ...] = ()
@@ -121,7 +121,7 @@ class Broker:
     # -- the bus's side -------------------------------------------------------------------------------------------
 
     def reading(self) -> list[Reading]:
-        """The whole ledger as a reader hears it that begins now. What was on its way to an earlier one is lost."""
+        """The whole ledger as a reader gets it that begins now. What was on its way to an earlier one is lost."""
         self._past = []
         entries = sorted(self._book.values(), key=lambda entry: entry.sequence)
         observed = [bus.Observed(bus.Stream.BOOK, entry) for entry in entries]
@@ -131,7 +131,7 @@ class Broker:
         return self._state.get(subject)
 
     def write(self, write: bus.Write) -> tuple[Answer, list[Reading]]:
-        """A guarded write of the agent's: the answer, and what its reader shall hear because of it."""
+        """A guarded write of the agent's: the answer, and what its reader will read because of it."""
         current = self._state.get(write.subject)
         sequence = current.sequence if current is not None else 0
         if write.guard != write.subject:
@@ -146,7 +146,7 @@ class Broker:
         return bus.WriteAccepted(write.operation, self._sequence), heard
 
     def _hear(self, message: msg.AnyMessage) -> list[Reading]:
-        """What the allocator does about a word: a run that it does not know is opened."""
+        """What the allocator does about a message: a run that it does not know is opened."""
         if isinstance(message, msg.NodeChanged):
             address = subjects.head(self.node).subject
             head = self._book.get(address)

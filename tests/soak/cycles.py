@@ -102,7 +102,7 @@ def revoked_half_way(rig: Rig) -> None:
 
 
 def in_use(times: int) -> Callable[[Rig], None]:
-    """The driver says IN_USE so many times; from `quarantine_after` on people must have been told."""
+    """The driver says IN_USE so many times; from `quarantine_after` on it must have been reported to people."""
 
     def run(rig: Rig) -> None:
         held = rig.grant(sliced(rig, 0, "3g.20gb", 0, 4))
@@ -181,7 +181,7 @@ def share_of_an_instance(rig: Rig) -> None:
 
 
 def neighbours(rig: Rig) -> None:
-    """Two shares of one home: the first must not be disturbed by the second, nor the second by the first's end."""
+    """Two shares of one home: neither the second nor its end disturbs the first."""
     home = sliced(rig, 0, "3g.20gb", 4, 4)
     first = rig.grant(share(home, memory_mib=4000), namespace="team")
     rig.until_said(first, "SliceReady")

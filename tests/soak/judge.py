@@ -3,7 +3,7 @@
 Shares no code with the agent: it reads the hardware's own state, parses the journal by itself, lists directories and
 walks /proc. `after_death` says what must hold at any instant (whatever is on the node, the journal knows of it),
 `at_rest` what must hold when nothing is under way (whatever is on the node, the ledger says so, and all of that is
-there), `why_not_gone` and `why_not_ready` what makes a word of the agent's true.
+there), `why_not_gone` and `why_not_ready` what makes a message of the agent's true.
 """
 
 import json
@@ -226,7 +226,7 @@ def _instances(node: Node, ready: list[Held], foreign: Collection[Key]) -> list[
         elif not i.uuid:
             wrong.append(f"{i} has no compute instance")
         elif uuid != i.uuid:
-            wrong.append(f"{i} was told as {uuid}")
+            wrong.append(f"{i} was reported as {uuid}")
     wrong += [f"{spot} is in the ledger and not on the device" for spot in wanted]
     there = {(i.gpu, i.gi_id) for i in node.instances}
     wrong += [f"foreign {key} is gone" for key in foreign if key not in there]
@@ -281,7 +281,7 @@ def spot_of(device: Any) -> Spot:
 
 
 def allocation_of(ticket: Path) -> str:
-    """For whom a ticket was made, as it says itself; empty when it went while it was read."""
+    """The owner of a ticket, as it says itself; empty when it went while it was read."""
     try:
         return str(json.loads((ticket / "slice.json").read_bytes())["allocation"])
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""One life of the agent's process: the real core, its runner, executors, journal and tickets, over the driver's bus.
+"""One run of the agent's process: the real core, its runner, executors, journal and tickets, over the driver's bus.
 
 It is forked from the driver, which has imported everything, so that a restart costs milliseconds. Its journal can
 strike: kill this very process before, within or after the n-th writing of a record, or wait there for the driver to do
@@ -41,7 +41,7 @@ from sluice_node_agent.shell.tickets.tickets import Tickets
 Side = Literal["before", "torn", "after"]
 TICK_S = 0.02
 STRIKE_WAIT_S = 30.0
-"""How long a step that was stopped waits for the driver's word, far above what it needs."""
+"""How long a step that was stopped waits for the driver's line, far above what it needs."""
 EXIT_FAILED = 70
 QUICK = AgentConfig(
     closing_ttl_s=600,
@@ -77,7 +77,7 @@ class Place:
         self.mps = data / "mps" / node
         self.hardware = data / "hardware" / f"{node}.json"
         self.log = data / "agent.log"
-        """What all lives of the agent have logged."""
+        """What all runs of the agent have logged."""
 
 
 class StrikingJournal(Journal):
@@ -88,8 +88,8 @@ class StrikingJournal(Journal):
         self._channel = channel
         self._strike: Strike | None = None
         self._count = 0
-        self.missed: Callable[[tuple[Any, ...]], object] = _nobody_hears
-        """Who hears what the driver says while death waits, afterwards."""
+        self.missed: Callable[[tuple[Any, ...]], object] = _discarded
+        """Collects what the driver says while death waits, for afterwards."""
 
     def arm(self, strike: Strike | None) -> None:
         self._count = 0
@@ -122,8 +122,8 @@ class StrikingJournal(Journal):
             self.missed(frame)
 
 
-def _nobody_hears(frame: tuple[Any, ...]) -> object:
-    raise AssertionError(f"{frame} came before anybody listens")
+def _discarded(frame: tuple[Any, ...]) -> object:
+    raise AssertionError(f"{frame} came before its listener")
 
 
 def name_of(record: Record) -> str:
@@ -144,7 +144,7 @@ def run_life(
     make: Callable[[], tuple[Any, Any]],
     strike: Strike | None,
 ) -> NoReturn:
-    """Live until killed, told to stop, or alone. Never returns: the process is the driver's copy."""
+    """Run until killed, ordered to stop, or alone. Never returns: the process is the driver's copy."""
     code = EXIT_FAILED
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -218,7 +218,7 @@ async def _live(
 
 @dataclass(slots=True)
 class _Ear:
-    """What the driver says, on its way to whom it concerns."""
+    """What the driver says, on its way to its reader."""
 
     channel: Channel
     bus: PipeBus

@@ -22,7 +22,7 @@ SHARES_MAX = 4
 
 @dataclass(slots=True)
 class Home:
-    """A place where shares are, and for whom."""
+    """A place where shares are, and their namespace."""
 
     place: DeviceGrant
     namespace: str

@@ -29,7 +29,7 @@ from sluice.contracts.ids import NodeName
 
 KEEP_WARM_S = 0.5
 FORGETFUL = replace(QUICK, closing_ttl_s=1, tombstone_ttl_s=2.0)
-"""For the bulk: tombstones go after a while, as they do in a long life."""
+"""For the bulk: tombstones go after a while, as they do in a long run."""
 SHARES = 0.15
 """Of the bulk's slices; an MPS daemon's start is a hundred times dearer than an instance here."""
 KILLS = 0.05

@@ -21,7 +21,7 @@ ROUNDS_MAX = 6
 """Where two slices are worked on at once their records fall into appends as it happens: so often a kind is gone through
 until every record was struck."""
 OF_STARTING = ("NodeRecord",)
-"""What a life writes when it begins; `kills_while_starting` strikes there."""
+"""What a run writes when it begins; `kills_while_starting` strikes there."""
 DAEMON_INTENDED = "SharedDeviceRecord making made+gi+ci daemon"
 MOMENTS = 40
 MOMENT_S = 0.005
@@ -77,7 +77,7 @@ def kills_at_every_step(rig: Rig, kind: Kind, say: Callable[[str], None], *, str
 
 
 def kills_while_starting(rig: Rig, say: Callable[[str], None], *, stride: int = 1) -> None:
-    """Kill the agent at each append of a life that begins with a slice half made."""
+    """Kill the agent at each append of a run that begins with a slice half made."""
 
     def cycle(side: Side, step: int) -> None:
         rig.arm(Strike(2, "after"), then=lambda: None)
@@ -133,7 +133,7 @@ def revoked_at_every_step(rig: Rig, say: Callable[[str], None]) -> None:
 
 
 def killed_all_the_time(rig: Rig, kind: Kind, say: Callable[[str], None]) -> None:
-    """Every life is killed after a few steps, until the cycle is done all the same."""
+    """Every run is killed after a few steps, until the cycle is done all the same."""
     lives = []
     for every in (2, 3, 5):
 
@@ -202,7 +202,7 @@ def _lost(rig: Rig, strike: Strike) -> Iterator[None]:
 
 
 def in_use_up_to(rig: Rig, say: Callable[[str], None]) -> None:
-    """IN_USE 1 to N times, the later ones told to people."""
+    """IN_USE 1 to N times, the later ones reported to people."""
     for times in range(1, IN_USE_MAX + 1):
         rig.arm(None)
         in_use(times)(rig)

@@ -50,7 +50,7 @@ def _intent_not_saved() -> None:
 
 
 def _cleans_up_at_start() -> None:
-    """A new life ends the daemons that it finds, under live tenants."""
+    """A new run ends the daemons that it finds, under live tenants."""
     was = MpsDaemons.found
 
     def clean(self: MpsDaemons) -> tuple[FoundMpsHome, ...]:

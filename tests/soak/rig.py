@@ -1,4 +1,4 @@
-"""One node under soak: machine, agent life after life, driver's loop; the judge looks after each wanted kill."""
+"""One node under soak: machine, agent run after run, driver's loop; the judge looks after each wanted kill."""
 
 import contextlib
 import os
@@ -85,7 +85,7 @@ class Rig:
     # -- the agent's process ------------------------------------------------------------------------------------------
 
     def start(self, strike: Strike | None = None) -> None:
-        """Fork a new life, which may have a strike waiting from its first append, and wait until it has begun."""
+        """Fork a new run, which may have a strike waiting from its first append, and wait until it has begun."""
         self.counts.lives += 1
         self._trim_log()
         ours, theirs = Channel.pair()
@@ -122,7 +122,7 @@ class Rig:
         self._reap()
 
     def kill(self) -> None:
-        """SIGKILL it, wherever it is; a new life begins."""
+        """SIGKILL it, wherever it is; a new run begins."""
         if self._channel is None:
             return
         self._wanted_dead = True
@@ -130,7 +130,7 @@ class Rig:
         self._ended()
 
     def restart(self, *, orderly: bool) -> None:
-        """End it, in order or not, and begin a new life."""
+        """End it, in order or not, and begin a new run."""
         self.end_agent(orderly=orderly)
         self.start()
 
@@ -150,7 +150,7 @@ class Rig:
         while not self._armed:
             life = self.counts.lives
             self._send("arm", strike)
-            self.until(lambda life=life: self._armed or self.counts.lives != life, "the agent hears")
+            self.until(lambda life=life: self._armed or self.counts.lives != life, "the agent to receive it")
 
     @property
     def has_struck(self) -> bool:
@@ -170,14 +170,14 @@ class Rig:
         self._tell(self.broker.revoke(held))
 
     def finish(self, held: Held) -> None:
-        """It is gone: close its entry, hear the closing word, forget it. One cycle is done."""
+        """It is gone: close its entry, observe the closing message, forget it. One cycle is done."""
         self._tell(self.broker.close(held))
         self.until(lambda: held.is_gone and held.word.closing, f"{held.allocation} gets its closing word")
         self.broker.forget(held)
         self.counts.cycles += 1
 
     def until_said(self, held: Held, *words: str) -> str:
-        """Wait for one of these words about the standing order; returns it."""
+        """Wait for one of these messages about the standing order; returns it."""
         wanted = f"{held.allocation} r{held.revision} is said to be {' or '.join(words)}, not {held.said}"
         self.until(lambda: held.said in words and held.word.revision >= held.revision, wanted)
         return held.said
@@ -220,7 +220,7 @@ class Rig:
             time.sleep(TURN_S)
 
     def ask_snapshot(self) -> Any:
-        """The node as the agent would tell the inventory, once it can."""
+        """The node as the agent would report it to the inventory, once it can."""
         self.snapshot, asked_at = None, 0.0
 
         def told() -> bool:
@@ -262,7 +262,7 @@ class Rig:
                 self.snapshot = snapshot
 
     def _heard(self, word: Any) -> None:
-        """A word must be true when it is said."""
+        """A message must be true when it is published."""
         held = self.broker.held.get(getattr(word, "allocation", None))  # type: ignore[arg-type]
         if held is None or held.word is not word:
             return

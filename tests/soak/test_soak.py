@@ -66,7 +66,7 @@ def test_a_planted_defect_is_found(defect):
 
 
 def test_fewer_cycles_than_asked_are_a_failure():
-    """Who asks for ten thousand cycles must not be told that all is well after ten."""
+    """A run of ten thousand cycles that ended after ten reports a failure."""
     done, counts = _soak("--cycles", "1000", "--parts", "kills", "--kinds", "no room", "--stride", "50")
     assert (done.returncode, counts["leaks"]) == (1, 0)
     assert 0 < counts["cycles"] < 1000

@@ -15,7 +15,7 @@ from sluice.runtime.bus import Answer, Reading
 _HEADER = struct.Struct("!I")
 _READ_BYTES = 1 << 18
 _BUFFER_BYTES = 1 << 21
-"""Far more than is ever under way: each slice has a few words out at most."""
+"""Far more than is ever under way: each slice has a few messages out at most."""
 
 
 class ChannelClosedError(Exception):

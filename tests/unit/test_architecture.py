@@ -93,7 +93,7 @@ def test_a_breach_of_a_contract_is_noticed(tmp_path, contract, module, line):
 
 
 def test_every_contract_is_explained_under_its_name():
-    """Who breaks a contract finds the paragraph that says why it is there."""
+    """A person who breaks a contract finds the paragraph that says why it is there."""
     assert headings(ROOT / "docs" / "architecture.md") == list(NAMES.values())
 
 

@@ -36,7 +36,7 @@ def test_an_image_holds_no_other_services_libraries(service):
 
 
 def test_the_pins_name_no_registry():
-    """A lock with an address would tie everyone to one mirror."""
+    """A lock with an address would tie every build to one mirror."""
     for lock in (ROOT / "requirements").glob("*.txt"):
         assert "://" not in lock.read_text()
         assert "--hash=sha256:" in lock.read_text()

@@ -69,7 +69,7 @@ READS = {
 
 @pytest.mark.parametrize("role", WRITES)
 def test_a_service_may_write_what_its_code_writes_and_no_more(role):
-    """One noun too few and it ends at its first word; one too many is what a stolen password can say."""
+    """One noun too few and it ends at its first message; one too many is what a stolen password can publish."""
     allowed = {noun.kind for noun in SUBJECT_KINDS if role in noun.writers}
     assert WRITES[role] <= allowed
     assert allowed == WRITES[role] | WRITES_LATER[role]
@@ -89,7 +89,7 @@ def test_what_is_read_and_written_is_in_the_allow_list_of_the_broker(role):
     rights = permissions_of(role, NODE if role is Role.NODE_AGENT else None)
     for kind in WRITES[role]:
         assert [right for right in rights.publish if right.startswith(f"sluice.{kind}.")], kind
-    if role is not Role.NODE_AGENT:  # its durable on BOOK, and its own words
+    if role is not Role.NODE_AGENT:  # its durable on BOOK, and its own messages
         streams = {noun.stream for noun in SUBJECT_KINDS if noun.kind in READS[role]}
         for stream in streams - {Stream.HISTORY}:
             assert f"$JS.API.CONSUMER.CREATE.{stream}.>" in rights.publish

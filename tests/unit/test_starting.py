@@ -73,7 +73,7 @@ def loaded(*modules: str) -> set[str]:
         pytest.param(("sluice_console.__main__",), NOT_FOR_A_COMMAND, "cyclopts", id="commands"),
     ],
 )
-def test_nobody_waits_for_libraries_that_are_not_used(modules, superfluous, sign):
+def test_no_process_waits_for_libraries_that_are_not_used(modules, superfluous, sign):
     """Services start twice as fast as they would with all that is installed, commands four times."""
     found = loaded(*modules)
     assert sign in found

@@ -13,7 +13,7 @@ CONTAINED = (
     "setpriv", "--pdeathsig", "KILL",
     "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
 )  # fmt: skip
-"""Before a program's words: its processes and mounts end with it, and it ends with us, also by SIGKILL. Needs root."""
+"""Before a program's arguments: its processes and mounts end with it, and it with us, also by SIGKILL. Needs root."""
 _SHOWN_LINES = 25
 
 

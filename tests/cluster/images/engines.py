@@ -23,7 +23,7 @@ _LABEL = "io.buildah.version"
 """What buildah adds to the Dockerfile's labels; not kept, so that an update of it changes no image."""
 _BUILDAH_FLAGS = "--layers --pull-never"
 _OURS = ("TAG", "BUILD_FLAGS", "BASE_IMAGE", "REVISION", "SOURCE", "ENGINE", "PIP_INDEX_URL", "PIP_TRUSTED_HOST")
-"""Settings of build.sh that a person's environment must not change here."""
+"""Settings of build.sh that are kept apart from a person's environment."""
 
 
 class Engine(ABC):
@@ -179,7 +179,7 @@ ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (Buildah, 
 
 
 def engine_of(asked: str) -> type[Engine]:
-    """The engine for a word of the command line; `auto` takes the first that works, or raises NoEngineError."""
+    """The engine for an argument of the command line; `auto` takes the first that works, or raises NoEngineError."""
     if asked == "auto":
         problems = {name: _missing(name) for name in ENGINES}
         if found := next((engine for name, engine in ENGINES.items() if not problems[name]), None):

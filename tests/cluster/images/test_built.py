@@ -44,7 +44,7 @@ pytestmark = [
 
 @pytest.fixture
 def runtime(tmp_path: Path) -> Iterator[list[str]]:
-    """A containerd of our own; gives the first words of `ctr`."""
+    """A containerd of our own; gives the first arguments of `ctr`."""
     if os.geteuid() != 0:
         pytest.skip("containerd needs root")
     for program in ("containerd", "ctr", "runc"):

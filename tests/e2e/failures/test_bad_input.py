@@ -74,7 +74,7 @@ def test_a_wrong_fleet_file_is_one_clear_sentence_and_starts_nothing(up, tmp_pat
 
 
 def test_a_missing_folder_or_fleet_is_named(up, tmp_path):
-    """The two paths that everybody mistypes."""
+    """The two paths that are mistyped most."""
     missing = str(tmp_path / "nowhere")
     assert_refused(up.sluice("up", "--fleet", missing, "--pods", str(up.pods_dir)), missing)
     assert_refused(up.sluice("up", "--fleet", str(up.fleet), "--pods", missing), missing)

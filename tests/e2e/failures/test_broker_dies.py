@@ -26,7 +26,7 @@ def options(up):
 
 
 async def test_a_broker_that_died_at_its_start_is_started_again_whenever_it_dies(tmp_path, up, monkeypatch):
-    """Its first death comes before anybody is connected to it, and its second one when everything runs."""
+    """Its first death comes before any client is connected to it, and its second one when everything runs."""
     spec_of = module.broker_spec
 
     def dies_once(*args, **how):

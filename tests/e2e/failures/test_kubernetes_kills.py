@@ -35,7 +35,7 @@ AT_ONCE = 16
 BOUND_WITHIN_S = 60.0 + PODS / 5 + 12.0 * KILLS
 """A pod-watcher that takes over waits for its predecessor's lease first."""
 LEASE_TTL_S = 2
-"""Of the pod-watcher: more lives in the same time."""
+"""Of the pod-watcher: more runs in the same time."""
 NODES = [f"gpu-{number:02}" for number in range(-(-PODS // (SLICES_PER_GPU * GPUS_PER_NODE)))]
 SYSTEM = {"gpus": GPUS_PER_NODE, "agents": 2, "watcher": {"LEASE_TTL_S": str(LEASE_TTL_S)}}
 AGAIN_S = 0.2

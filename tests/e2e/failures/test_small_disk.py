@@ -19,7 +19,7 @@ from sluice.runtime.nats_server.free_ports import free_ports
 pytestmark = pytest.mark.timeout(180)
 GOES_ON_WITHIN_S = 30.0
 NOTICED_WITHIN_S = 30.0
-"""The broker notices it at the first word that it writes, and a lease is renewed every second or two."""
+"""The broker notices it at the first message that it writes, and a lease is renewed every second or two."""
 
 
 @pytest.fixture
@@ -76,8 +76,8 @@ async def page_says(url, words):
                 writer.close()
 
 
-async def test_a_disk_that_was_full_costs_nobody_a_slice_and_all_goes_on_by_itself(up, disk):
-    """nats-server keeps its error: without a new life of the broker nothing would be granted for ever."""
+async def test_a_disk_that_was_full_costs_no_slice_and_all_goes_on_by_itself(up, disk):
+    """nats-server keeps its error: without a restart of the broker nothing would be granted for ever."""
     folder = disk(300)
     up.data_dir = folder / "data"
     await up.started("--web", "127.0.0.1:0")
@@ -177,7 +177,7 @@ async def _answers(port):
 
 
 async def test_the_demo_works_with_500_mb(up, disk):
-    """The first command that anybody types needs no more disk than a small laptop, or a container's /tmp, has."""
+    """The first command of a new user needs no more disk than a small laptop, or a container's /tmp, has."""
     up.environment["TMPDIR"] = str(disk(500))
     up.done("demo", timeout_s=100)
 

@@ -184,7 +184,7 @@ async def test_mig_pending_a_reset_and_no_mps(data, machine, tmp_path):
 
 
 async def test_no_permission_to_create_instances(data, machine):
-    """The slice fails with the sentence that says what right is missing; the agent lives on."""
+    """The slice fails with the sentence that says what right is missing; the agent goes on."""
     machine.fail("nvmlDeviceCreateGpuInstanceWithPlacement", NO_PERMISSION, ALWAYS)
 
     async def order(bus):

@@ -64,7 +64,7 @@ def _twice(whole: Any, path: tuple[Any, ...]) -> Iterator[Any]:
 
 
 def words_about(bus: Mapping[str, AnyMessage], uid: RequestId, source: str) -> list[tuple[Address, AnyMessage]]:
-    """A sensible word at each kind of subject that every pod-watcher reads, about a pod with a slice."""
+    """A sensible message at each kind of subject that every pod-watcher reads, about a pod with a slice."""
     request, binding, ours = subjects.request(uid), subjects.binding(uid), SourceName(source)
     reason = ReasonCount(reason=WaitReason.NO_NODES, count=1, of="nodes", known_as="X")
     return [

@@ -107,7 +107,7 @@ class Cursor:
 
     @property
     def lost(self) -> bool:
-        """Whether this position is in an ended life of the stream."""
+        """Whether this position is in an ended incarnation of the stream."""
         return self._life is None or self._streams.life(self._stream) != self._life
 
     def has_upto(self, _sequence: int) -> bool:

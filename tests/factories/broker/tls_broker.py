@@ -96,7 +96,7 @@ class TlsBroker:
 
 @asynccontextmanager
 async def tls_broker(folder: Path) -> AsyncIterator[TlsBroker]:
-    """A broker with a good certificate and everybody's rights; it is started by the test."""
+    """A broker with a good certificate and the rights of all users; it is started by the test."""
     bus, users = Authority(folder / "bus", "Sluice bus"), Authority(folder / "users", "Sluice users")
     broker = TlsBroker(folder, free_ports(1)[0], bus, users)
     broker.shows(broker.bus, HOST)

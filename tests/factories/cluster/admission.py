@@ -79,7 +79,7 @@ def taken(made: Json, config: admission.AdmissionConfig | None = None, **request
 
 
 def why_denied(made: Json, config: admission.AdmissionConfig | None = None) -> str:
-    """The sentence for the owner of a pod that must not be let in."""
+    """The sentence for the owner of a pod that is denied."""
     response = answer(made, config)
     assert not response.allowed
     return response.message

@@ -90,7 +90,7 @@ class DescribeStage:
     async def create(
         self, *names: str, gates: tuple[str, ...] = (GATE,), owner: str = "", stored: str = "", **spec: Any
     ) -> dict[str, RequestId]:
-        """Pods as admission leaves them, asked for when this returns; requests by name, `owner`: who recreates them."""
+        """Pods as admission leaves them, asked for when this returns; requests by name, `owner`: their controller."""
         found = {}
         for name in names:
             made = await self.cluster.create(self.path, asking(name, gates=gates, owner=owner, stored=stored, **spec))

@@ -55,7 +55,7 @@ class Reply:
         return list(self.body["items"])
 
     def refused(self, code: int, reason: str, *words: str) -> None:
-        """The request was refused, with these words in the message."""
+        """The request was refused, with this text in the message."""
         assert (self.code, self.reason) == (code, reason), self
         assert all(each in self.message for each in words), self.message
 

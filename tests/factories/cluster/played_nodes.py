@@ -130,7 +130,7 @@ async def _sync(kube: Cluster, pod: Json) -> None:
 
 
 def running(pod: Json) -> Json:
-    """The patch of its status by which a kubelet tells that it runs."""
+    """The patch of its status by which a kubelet reports that it runs."""
     now, kinds = _now(), ("Initialized", "ContainersReady", "Ready")
     status: Json = {"phase": "Running", "startTime": now}
     status["conditions"] = [{"type": kind, "status": "True", "lastTransitionTime": now} for kind in kinds]

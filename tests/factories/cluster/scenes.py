@@ -131,7 +131,7 @@ class Scene:
         return ours if not reason or ours.get("reason") == reason else {}
 
     async def is_told(self, name: str, words: str) -> bool:
-        """Whether our condition on a pod has these words; an Event with them comes after seconds, or a minute."""
+        """Whether our condition on a pod has this text; an Event with it comes after seconds, or a minute."""
         return words in ((await self.condition(name)).get("message") or "")
 
     async def notes(self, name: str, reason: str = "") -> list[str]:
@@ -146,7 +146,7 @@ class Scene:
         return name not in pods if name else not pods
 
     async def given_back(self, within_s: float = WAIT_S) -> None:
-        """Nothing of anybody is left: no request, no place in a ledger, no instance, no ticket."""
+        """Nothing is left of any pod: no request, no place in a ledger, no instance, no ticket."""
 
         def is_empty() -> bool:
             fleet_state = self.live.fleet_state

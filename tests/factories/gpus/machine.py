@@ -70,7 +70,7 @@ def made_hardware(folder: Path) -> HardwareFile:
 
 @contextlib.contextmanager
 def well_made(hardware: HardwareFile) -> Iterator[Machine]:
-    """A real node that is all well, in a folder with a short path that everybody may pass through."""
+    """A real node that is all well, in a folder with a short path that all users may pass through."""
     with short_folder() as folder:
         folder.chmod(0o755)
         root = folder / "root"

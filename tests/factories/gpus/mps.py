@@ -53,7 +53,7 @@ class Client:
         deadline = time.monotonic() + timeout_s
         while b"\n" not in self._rest:
             readable, _, _ = select.select([self.process.stdout], [], [], max(0.0, deadline - time.monotonic()))
-            assert readable, "the client heard nothing"
+            assert readable, "the client received nothing"
             data = os.read(self.process.stdout.fileno(), 65536)
             assert data, "the client ended"
             self._rest += data

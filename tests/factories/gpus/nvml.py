@@ -235,7 +235,7 @@ class NvmlMachine:
         self._call("set_mig", gpu, int(current), int(pending))
 
     def set_events(self, gpu: int, *, supported: bool) -> None:
-        """Whether the GPU can tell of errors by itself."""
+        """Whether the GPU reports errors by itself."""
         self._call("set_events", gpu, int(supported))
 
     def set_ecc(self, gpu: int, uncorrected: int) -> None:

@@ -26,7 +26,7 @@ def _on(*kinds, errors=""):
 
 
 def _fact(name, value):
-    """A function that tells a number of a GPU or MIG device, or the error that was set for this `name`."""
+    """A function that returns a number of a GPU or MIG device, or the error that was set for this `name`."""
 
     @_on("gpu", "mig", errors=name)
     def tell(_library, found, *arguments):

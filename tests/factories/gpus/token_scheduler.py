@@ -11,7 +11,7 @@ EPOCH = 7
 
 
 class JudgedScheduler:
-    """Tells an event to a scheduler and to its judge. Times are in microseconds."""
+    """Passes an event to a scheduler and to its judge. Times are in microseconds."""
 
     def __init__(self, scheduler: TokenScheduler) -> None:
         self.scheduler = scheduler

@@ -50,7 +50,7 @@ def kinds(said: Iterable[object]) -> list[type]:
 
 
 def messages(said: Iterable[Instruction], *, but: type | tuple[type, ...] = ()) -> list:
-    """What is written, without words of some kinds."""
+    """What is written, without messages of some kinds."""
     return [each.message for each in said if isinstance(each, ev.Write) and not isinstance(each.message, but)]
 
 
@@ -161,7 +161,7 @@ class Bench:
         return landed
 
     def words(self, instructions: list[Instruction], *, but: type | tuple[type, ...] = ()) -> list:
-        """What is said when everything lands, without words of some kinds."""
+        """What is published when everything lands, without messages of some kinds."""
         return messages(self.settle(instructions), but=but)
 
     def ends(self, name: str, *, cause: str = "pod gone", held: msg.Held | None = None) -> list[Instruction]:
@@ -235,7 +235,7 @@ class Bench:
         return [word for each in requests for word in self.words(self.request(each))]
 
     def run(self, request: msg.AllocationRequested) -> msg.Grant:
-        """A pod asks, is granted a place (others may be told something, too), and has its slice."""
+        """A pod asks, is granted a place (others may get messages, too), and has its slice."""
         (grant,) = only(msg.Grant, self.asks(request))
         self.settle(self.ready(grant))
         return grant
@@ -278,7 +278,7 @@ def ready_of(grant: msg.Grant, ticket: str = "ticket-1") -> msg.SliceReady:
 
 
 def bound_of(grant: msg.Grant, **changes: Any) -> msg.Bound:
-    """What an allocator tells the pod of a grant whose slice is ready."""
+    """What an allocator publishes to the pod of a grant whose slice is ready."""
     booking, word = grant.booking, ready_of(grant)
     fields = {"request": booking.request, "request_revision": 1, "revision": 1, "ticket": word.ticket}
     fields |= {"allocation": booking.allocation, "node": booking.node, "containers": word.containers, "source": FOLDER}

@@ -44,7 +44,7 @@ def whose_place_is_being_freed() -> Pending:
     return _waits(bench, asked("service", WHOLE, priority=100))
 
 
-def behind_somebody_who_was_promised_the_place() -> Pending:
+def behind_a_promise_of_the_place() -> Pending:
     """A large pod has waited for an hour; what is freed meanwhile is kept for it."""
     bench = _of_one_gpu()
     _runs(bench, asked("half", HALF))

@@ -120,7 +120,7 @@ class Verbs:
             and self._store.get(resource.storage, target.namespace, target.name) is None
             and not target.subresource
         ):
-            return await self._apply_anew(call, applied, manager)
+            return await self._apply_to_nothing(call, applied, manager)
 
         def change(live: Json) -> Json:
             uid = ((applied or {}).get("metadata") or {}).get("uid")
@@ -137,7 +137,7 @@ class Verbs:
 
         return await self._update(call, change)
 
-    async def _apply_anew(self, call: Call, applied: Json, manager: str) -> Answer:
+    async def _apply_to_nothing(self, call: Call, applied: Json, manager: str) -> Answer:
         target, resource = call.target, call.target.resource
         meta = applied.get("metadata") or {}
         if meta.get("uid"):

@@ -36,7 +36,7 @@ class Times:
 
 
 def kinds() -> dict[str, Json]:
-    """Questions, from the smallest to what hardly anybody sends."""
+    """Questions, from the smallest to what is hardly ever sent."""
     env = [{"name": f"SETTING_{at}", "value": "x" * 40} for at in range(40)]
     notes = {f"example.com/note-{at}": "x" * 100 for at in range(100)}
     vgpu = gpu(gpu="2", gpumem="8000", gpucores="30")

@@ -36,7 +36,7 @@ def shapes(count: int, seed: int) -> list[str]:
 
 
 def asking_sluice(name: str, profile: str) -> Json:
-    """A pod in the words of Sluice."""
+    """A pod with Sluice's annotations."""
     made = pod(name, gates=(), annotations={"sluice.dev/profile": profile})
     made["spec"]["containers"][0]["resources"] = SMALL
     return made

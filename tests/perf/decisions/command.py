@@ -23,7 +23,7 @@ SCENES: dict[str, Callable[[int], scenes.Running]] = {
 BESIDE_ONE_INSTANCE = ("two on one node", "limited namespace", "replicas apart and spread")
 """What may cost more than one instance alone, and how much more is the promise."""
 PLAIN = {"one instance": "MIG instances", "two GPUs of one node": "two on one node", "one share": "MPS shares"}
-"""Beside which plain decision one is measured that evicts somebody."""
+"""Beside which plain decision one is measured that evicts a pod."""
 Measured = TypeVar("Measured")
 Given = ParamSpec("Given")
 

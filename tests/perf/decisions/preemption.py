@@ -1,4 +1,4 @@
-"""What a decision costs that evicts somebody: important pods come and go on a fleet full of preemptible ones."""
+"""What a decision with an eviction costs: important pods come and go on a fleet full of preemptible ones."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ class Preempting:
 
 
 class Full(System):
-    """A fleet on which nothing is free, and everybody may be evicted."""
+    """A fleet on which nothing is free, and all pods may be evicted."""
 
     def __init__(self, gpus: int, *, shares: bool = False) -> None:
         super().__init__(gpus, mig=not shares, modes=ALL_MODES if shares else ("exclusive",))
@@ -59,7 +59,7 @@ class Full(System):
             self.promises.append(message)
 
     def preempt(self, name: str, claim: Claim) -> None:
-        """An important pod comes, gets somebody's place, and is gone again; those stay."""
+        """An important pod comes, takes the place of an evicted one, and is gone again; the others stay."""
         self.arrive(name, claim, priority=IMPORTANT)
         self.depart(name)
         for allocation in self.promises[-1].after:

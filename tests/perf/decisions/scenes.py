@@ -1,4 +1,4 @@
-"""What is measured of decisions: pods that come and go on a half-full fleet, a place freed for very many who wait."""
+"""What is measured of decisions: pods that come and go on a half-full fleet, a place freed for a long queue."""
 
 import gc
 import itertools
@@ -263,7 +263,7 @@ class Memory:
 
 
 def memory(gpus: int) -> Memory:
-    """Traced from before the first node is heard of until all are open and nothing is booked."""
+    """Traced from before the first node is observed until all are open and nothing is booked."""
     seen = nodes(gpus, mig=True, modes=("exclusive",))
     tracemalloc.start()
     allocator = Allocator(RunId("perf"), SchedulerConfig())

@@ -28,7 +28,7 @@ class TimedCore(Allocator):
     def __init__(self) -> None:
         super().__init__(RunId("perf"), SchedulerConfig())
         self.took_ns: dict[str, list[int]] = {}
-        """By the type of the message observed (closing words apart), or of the event."""
+        """By the type of the message observed (closing ones apart), or of the event."""
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         began = time.thread_time_ns()
@@ -44,7 +44,7 @@ class System:
     """A fleet of A100-40GB that is open, and pods that come and go."""
 
     def __init__(self, gpus: int, *, mig: bool = True, modes: tuple[msg.Mode, ...] = ("exclusive",)) -> None:
-        """Every node is there, empty, and known from bytes, as in life."""
+        """Every node is there, empty, and known from bytes, as in production."""
         self.core = TimedCore()
         self.grants = 0
         """How many pods have been given a place."""
@@ -77,7 +77,7 @@ class System:
             self.cluster.say(subjects.request(message.request), withdrawn(closing=True), last_word=True)
 
     def fill(self, claims: Iterable[msg.Claim]) -> int:
-        """Put these on the fleet without their pods' lives; how many found a place."""
+        """Put these on the fleet without decisions; how many found a place."""
         fleet, placed = self.core.ctx.cluster, 0
         for number, claim in enumerate(claims):
             found = find_place(fleet, PlaceRequest((claim,)))

@@ -288,7 +288,7 @@ class WireAgent:
             if "seq" in answer:
                 self._sequences[subject] = answer["seq"]
             elif error and error.get("err_code") == wire_format.WRONG_LAST_SEQUENCE:
-                # A real agent reads its last value first; here the refusal tells, because it alone writes there.
+                # A real agent reads its last value first; here the refusal shows it, because it alone writes there.
                 self._sequences[subject] = int(error["description"].rpartition(" ")[2])
                 self._pending.setdefault(subject, again)
             else:

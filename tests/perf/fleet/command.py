@@ -66,7 +66,7 @@ class Site:
     costs: list[Costs] = field(default_factory=list)
 
     def cpu_s(self) -> dict[str, float]:
-        """Of the present life of each process."""
+        """Of the present run of each process."""
         times = {name: process.cpu_times() for name, process in self._processes().items()}
         return {name: each.user + each.system for name, each in times.items()}
 

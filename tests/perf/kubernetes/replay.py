@@ -56,7 +56,7 @@ class Replay:
     # -- what the benchmark does ------------------------------------------------------------------------------------
 
     def put(self, shelf: Shelf, obj: Json) -> None:
-        """A new version of an object, told to the watches."""
+        """A new version of an object, sent to the watches."""
         self.version += 1
         name = obj["metadata"]["name"]
         obj["metadata"]["resourceVersion"] = str(self.version)

@@ -1,4 +1,4 @@
-"""What a pod-watcher of a large cluster lives through, and what each costs: time, CPU, memory, bytes."""
+"""What happens to a pod-watcher of a large cluster, and what each costs: time, CPU, memory, bytes."""
 
 import asyncio
 import contextlib
@@ -57,7 +57,7 @@ class Cost:
     wall_s: float
     cpu_s: float
     turn_ms: float
-    """The longest single step of the core, or that the event loop was not there for anybody else."""
+    """The longest single step of the core, or time that the event loop was not there for others."""
 
     @property
     def cpu_us(self) -> float:
@@ -160,7 +160,7 @@ class Watcher:
                 await self.ask()
 
     async def lives_until(self, awaited: Coroutine[Any, Any, object]) -> None:
-        """Wait for something that comes only if the process lives."""
+        """Wait for something that comes only if the process runs."""
         waiting, ended = asyncio.create_task(awaited), asyncio.create_task(self.process.wait())
         await asyncio.wait((waiting, ended), return_when=asyncio.FIRST_COMPLETED)
         ended.cancel()
@@ -186,7 +186,7 @@ class Watcher:
 
 @dataclass(slots=True)
 class Scene:
-    """A cluster, a broker, and who answers."""
+    """A cluster, a broker, and the services that answer."""
 
     size: Size
     server: Replay

@@ -50,7 +50,7 @@ class Counted(ClusterWatcher):
 
 
 async def lag() -> None:
-    """CPU time until the loop comes back to somebody who waits: what a ping of the broker would feel."""
+    """CPU time until the loop comes back to a waiting caller: what a ping of the broker would feel."""
     while True:
         await Counted.looked_at.wait()
         await asyncio.sleep(LOOK_S)

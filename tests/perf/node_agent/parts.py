@@ -30,7 +30,7 @@ class Parts:
     """Medians."""
 
     append_us: float
-    """One record written, synced and told."""
+    """One record written, synced and published."""
     journal_bytes: float
     """Of one such record."""
     mps_start_ms: float

@@ -59,7 +59,7 @@ class Idle:
 
 @dataclass(slots=True)
 class Running:
-    """The agent, its broker, and who orders."""
+    """The agent, its broker, and what orders."""
 
     folder: Path
     bus: NatsBus

@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--pods", type=int, default=25_000)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--waiting", action="store_true", help="measure a queue instead: who waits how long")
+    parser.add_argument("--waiting", action="store_true", help="measure a queue instead: how long each request waits")
     options = parser.parse_args(arguments)
     if options.waiting:
         return measure_waiting(min(options.pods, 10_000), options.seeds, options.jobs, write=options.write)

@@ -58,7 +58,7 @@ class Run:
 
 
 class Floor:
-    """The fleet with who is on it, and who may be moved."""
+    """The fleet with its pods, and which of them may be moved."""
 
     def __init__(self, gpus: int, way: Way) -> None:
         self.found = Run()

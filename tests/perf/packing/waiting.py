@@ -30,7 +30,7 @@ ROOMY = msg.HostFacts(cpu_cores=1024.0, memory_mib=1 << 30, pods_free=10_000)
 
 @dataclass
 class Waits:
-    """How long pods waited, in mean lifetimes, by profile; who waits at the end counts with what it has waited."""
+    """How long pods waited, in mean lifetimes, by profile; one that waits at the end counts with what it has waited."""
 
     of: dict[str, list[float]] = field(default_factory=dict)
     waiting: int = 0

@@ -3,7 +3,7 @@ Pods of the trace through the placement core, one after another; without a place
 
 GPU pods are placed by the core, which knows CPU and memory of the nodes. Pods without GPU are not its business: they
 go where kube-scheduler would put them by default (`LeastAllocated`: the node with the largest parts of its CPU and
-memory left), and the core hears of it as it does in life, by the node having less. All pods are of one trust domain.
+memory left), and the core observes it as in production, by the node having less. All pods are of one trust domain.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,7 +23,7 @@ from sluice_allocator.core.placement import ClusterState, Place, PlaceRequest, f
 
 MEMORY_MIB = dict.fromkeys(("P100", "T4", "V100M16"), 16_384) | {"V100M32": 32_768, "A10": 24_576}
 MEMORY_MIB |= {"G2": 40_960, "G3": 81_920}
-"""Per GPU. The trace does not tell; shares ask for memory in proportion, so that it decides nothing."""
+"""Per GPU. The trace does not say; shares ask for memory in proportion, so that it decides nothing."""
 MODES: tuple[Mode, ...] = ("exclusive", "mps", "fractional")
 MIG_MODEL = "a100-40gb"
 
@@ -73,7 +73,7 @@ class Cluster:
             self._fleet.set_usable(NodeName(node.name))
 
     def come(self, pods: Iterable[TracePod], ask: Ask) -> None:
-        """Let these come in this order; `ask` says how a pod that shares a GPU puts what it needs into words."""
+        """Let these come in this order; `ask` says how a pod that shares a GPU asks for what it needs."""
         for number, pod in enumerate(pods):
             if pod.gpus:
                 claim = ask(pod) if pod.shares else Claim(container="main", gpus=pod.gpus)

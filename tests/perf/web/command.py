@@ -167,7 +167,7 @@ async def _storm(here: Page, tab: Tab, session: CDPSession, nodes: int) -> float
 
 
 async def _drawn(here: Page, tab: Tab) -> None:
-    """Wait until the page has heard the last change, and a frame has been drawn after it."""
+    """Wait until the page has received the last change, and a frame has been drawn after it."""
     here.board.bus("live", f"2026-01-01T00:00:00.{here.board.revision:06d}+00:00")
     here.hear({})
     revision = here.board.revision

@@ -38,7 +38,7 @@ BURST_SEEDS = 0.12
 """In so many seeds most pods come in one instant, and many go in one."""
 BURST_OF = 0.6
 SAID_AGAIN_S = 5.0
-"""So long after a start everybody has read what the bus has, and has said what it lacks."""
+"""So long after a start every process has read what the bus has, and has published what it lacks."""
 CLOCK_OFF_S = 3600
 RATE_OFF = 0.02
 """A process's clock may be so much too fast or too slow: far more than a real one."""
@@ -157,7 +157,7 @@ class Troubles:
     def _wipe_disk(self, fault: Fault) -> None:
         """A node gets a new disk: it was off for that, so nothing is left of what ran there either.
 
-        Its agent finds nothing at all and takes itself for new: that is no journal that was lost (`shell.lives`).
+        Its agent finds nothing at all and begins as a new one: that is no journal that was lost (`shell.lives`).
         """
         world, agent = self.world, self.world.agents[fault.target]
         agent.kill()
@@ -184,7 +184,7 @@ class Troubles:
     def _fill_disk(self, fault: Fault) -> None:
         """Nothing can be appended to a journal for a while: its agent ends, and does not get up before that is over.
 
-        Or it is the memory disk of the tickets, which its agent lives through.
+        Or it is the memory disk of the tickets, which its agent survives.
         """
         agent = self.world.agents[fault.target]
         if fault.number % 2:
@@ -243,7 +243,7 @@ class Troubles:
             self.world.hosts[name].is_heard_again()
 
     def _lag(self, fault: Fault) -> None:
-        """One of the servers has not heard for a while what the others have, and answers those who ask."""
+        """One of the servers lags behind the others for a while, and answers its clients."""
         broker, clockwork = self.world.broker, self.world.clockwork
         if broker.lagging is not None or not broker.up:
             return
@@ -274,7 +274,7 @@ class Troubles:
 def damage(journal: Sequence[object], number: int) -> str:
     """Write a journal as the agent does, break it, and have the agent's own reader read it. Returns what that found.
 
-    Empty for a journal of which nothing was told. Raises ViolationError when it takes the damaged file for whole.
+    Empty for a journal of which no entry was published. Raises ViolationError when it takes the damaged file for whole.
     """
     lines = Lines()
     records: list[Record] = [record for record in journal if isinstance(record, Record)]

@@ -1,6 +1,6 @@
 """The command line of the simulation. Its last line is exactly `seeds=N violations=N`.
 
-N is what was really done: when a process dies or somebody interrupts, it is less than what was asked for, and that is a
+N is what was really done: when a process dies or is interrupted, it is less than what was asked for, and that is a
 failure like a violation.
 """
 
@@ -74,7 +74,7 @@ def _run(plan: Plan | None, record: Record, options: argparse.Namespace) -> None
 
 
 def _last_lines(record: Record, asked: int, seeds_per_s: float) -> int:
-    """What was really done, in words and in the line that is exactly so. Returns the exit code."""
+    """What was really done, as a sentence and in the line that is exactly so. Returns the exit code."""
     _say(
         f"{record.events} events in {record.virtual_s:.0f} virtual s; {seeds_per_s:.1f} seeds/s;"
         f" at most {record.writes_most} writes for one request"
@@ -117,7 +117,7 @@ def _leave_interrupts_to_the_parent() -> None:
 
 
 def run_bounded(seed: int, variant: Variant = PLAIN, *, keeping: Keeping = "nothing") -> Outcome:
-    """One seed; a core that runs in a circle is a violation too, and must not stop the others."""
+    """One seed; a core that runs in a circle is a violation too, and the other seeds go on."""
     return _play_bounded(variant.plan(seed), keeping)
 
 

@@ -11,7 +11,7 @@ from simulation.planted.allocator.node_removals import (
     GONE_IN_ANOTHER_LIFE,
     OPENED_UNHEARD,
     REMOVED_HAS_NOTHING,
-    never_begun_anew,
+    never_restarted,
     open_while_closing,
     released_over_nothing,
 )
@@ -32,7 +32,7 @@ from simulation.schedules.forgotten import (
     LEFT_BEHIND,
     LINGERS_UNSEEN,
     NOT_KNOWN_TO_HAVE_LIVED,
-    nobodys_is_ours,
+    foreign_is_ours,
     tickets_unread,
 )
 from simulation.schedules.unanswered import (
@@ -46,8 +46,8 @@ from simulation.schedules.unread import NOT_SEEN, REVOKED_UNREAD
 
 PLAYED: tuple[PlantedBug, ...] = (
     sent_as_decided, promised_for_ever, HALF_KEPT, BOUND_ON_WHAT_IS_KNOWN, open_while_closing, takes_what_is_there,
-    never_begun_anew, BOTH_KEPT, TWO_BINDS, REVOKED_UNREAD, NOT_SEEN, tickets_unread,
-    NOT_KNOWN_TO_HAVE_LIVED, LEFT_BEHIND, LINGERS_UNSEEN, nobodys_is_ours, counted_on_twice, promised_is_had,
+    never_restarted, BOTH_KEPT, TWO_BINDS, REVOKED_UNREAD, NOT_SEEN, tickets_unread,
+    NOT_KNOWN_TO_HAVE_LIVED, LEFT_BEHIND, LINGERS_UNSEEN, foreign_is_ours, counted_on_twice, promised_is_had,
     latest_is_right, RELEASE_FORGOTTEN, told_in_any_life, ASKED_IN_ANY_LIFE, EVICTED_IN_ANY_LIFE, read_is_settled,
     OUTDATED_NAMES_NOTHING, numbers_outlive_their_stream, first_reason_only,
     OPENED_UNHEARD, GONE_IN_ANOTHER_LIFE, NEVER_ENTERED, REMOVED_HAS_NOTHING,
@@ -60,7 +60,7 @@ PLANTED: tuple[PlantedBug, ...] = (*BUGS, *(bug for bug in PLAYED if bug not in 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One invariant: its name in a violation, what it says, and who judges it."""
+    """One invariant: its name in a violation, what it says, and which judge holds it."""
 
     name: str
     says: str

@@ -1,6 +1,6 @@
 """What a run of hours has played so far, in a file: it goes on there after an interruption, and shows what was done.
 
-Only seeds that the very same source has played count as played. It must not know how seeds are played.
+Only seeds that the very same source has played count as played. How seeds are played is harness/command.py's.
 """
 
 import hashlib

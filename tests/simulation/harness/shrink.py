@@ -1,7 +1,7 @@
 """Makes a failing plan small: leaves out one thing after the other as long as the same invariant still fails.
 
 What is left is what the violation needs. It judges nothing and knows no world: `play` says what comes of a plan. A plan
-that lacks what the rest of it names must not be tried, for it would fail for another reason.
+that lacks what the rest of it names is not tried, for it would fail for another reason.
 """
 
 from collections.abc import Callable, Iterator

@@ -45,16 +45,16 @@ class Books:
         self.opened: Counter[str] = Counter()
         """How often each node was opened while one allocator worked."""
         self.adopted_revoked: dict[str, None] = {}
-        """What was entered in this life of the bus as being taken back already, or was when its pod was let go late."""
+        """Entered in this incarnation of the bus as being revoked already, or revoked when its pod was let go late."""
         self.taken_back_at: dict[str, float] = {}
-        """Of those, when the ledger closed them: who ordered their pods to go may not have read that."""
+        """Of those, when the ledger closed them: a process that ordered their pods to go may not have read that."""
         self.over: set[str] = set()
-        """The lives of the bus that were ended by a wipe: no agent acts on an order of theirs."""
+        """The incarnations of the bus that were ended by a wipe: no agent acts on an order of theirs."""
         self.after: dict[str, tuple[str, ...]] = {}
-        """For whom each allocation was granted to wait."""
+        """The allocations that each one was granted to wait for."""
         self.gone: dict[str, None] = {}
         self.said_gone: dict[str, None] = {}
-        """What agents wanted to say is gone, and was (checked then): a wiped broker may never have heard it."""
+        """What agents wanted to publish is gone, and was (checked then): a wiped broker may never have had it."""
         self.revoked: dict[str, None] = {}
         self.failed: dict[str, None] = {}
         self.never_made: dict[str, None] = {}
@@ -64,23 +64,23 @@ class Books:
         self.ended_with_disk: dict[str, None] = {}
         """Revoked when no record was left that they are gone."""
         self.revoked_by_name: dict[str, None] = {}
-        """Those that were revoked when nothing spoke of them any more: their agents know no more than the name."""
+        """Those that were revoked as orphans: their agents know no more than the name."""
         self.journals_lost: dict[str, None] = {}
         """Nodes whose agents have lost a journal, or could not trust it."""
         self.went_with_node: dict[str, None] = {}
         """Closed because their node was removed: no agent has said that they are gone."""
         self.closed_while_living: dict[OperationId, None] = {}
-        """Words that close slices, said first when the agent of their node had been able to speak for long."""
+        """Messages that close slices, published first when the agent of their node had been able to speak for long."""
         self.lost: dict[str, None] = {}
         """Requests released for that: their sources withdraw them and request their pods again."""
         self.released_with_node: dict[OperationId, None] = {}
-        """Words that requests are released because their nodes were removed, wherever they land."""
+        """Messages that requests are released because their nodes were removed, wherever they land."""
         self.is_drained: Callable[[str], bool] = lambda _request: False
-        """Whether a request is bound where an operator wants everybody to go, or wanted it a moment ago."""
+        """Whether a request is bound where an operator drains, or drained a moment ago."""
         self.removed: dict[str, None] = {}
         """Nodes that were said to be gone at some time: a process that reads late may still act on it."""
         self.able_for: Callable[[str], float] = lambda _node: 0.0
-        """For how many seconds a node's agent has been able to speak."""
+        """For how many seconds a node's agent has been able to publish."""
         self.ready: dict[str, SliceReady] = {}
         self.told_devices: dict[str, dict[str, None]] = {}
         """
@@ -93,9 +93,9 @@ class Books:
         self.declined: dict[str, None] = {}
         """Slices with which their pods were not let go, as their source says."""
         self.decided_in: dict[OperationId, str] = {}
-        """The life of the bus that each binding and release was decided in, as far as its allocator knew."""
+        """The incarnation of the bus that each binding and release was decided in, as far as its allocator knew."""
         self.bound_late: dict[str, bool] = {}
-        """Whether the binding of a request had been decided in an earlier life than it landed in."""
+        """Whether the binding of a request had been decided in an earlier incarnation than it landed in."""
         self.let_go_late: dict[str, str] = {}
         """Slices with which a since dead or stale source let pods go after a wipe: its successor had requested them
         again, and could not know."""
@@ -110,26 +110,26 @@ class Books:
         """What each request said in each of its revisions."""
         self.ended: dict[str, None] = {}
         self.ended_here: dict[str, None] = {}
-        """The same in this life of the broker: where nothing is stored, no guard keeps an old duplicate out."""
+        """The same in this incarnation of the broker: where nothing is stored, no guard keeps an old duplicate out."""
         self.held_at_end: dict[str, HeldByPod | None] = {}
         """What their sources remembered when they withdrew them."""
         self.spoke: dict[str, None] = {}
-        """Nodes whose agents have spoken in this life of the broker."""
+        """Nodes whose agents have published in this incarnation of the broker."""
         self.shown: dict[str, None] = {}
-        """Nodes of which it was told in this life what they have."""
+        """Nodes of which an inventory was published in this incarnation of the broker."""
         self.life_of_state: Callable[[], str | None] = lambda: None
         self.sent_away: dict[str, None] = {}
         """Requests whose pods were ordered to be evicted."""
         self.rejected: dict[str, None] = {}
         self.writes: Counter[str] = Counter()
         self.ready_in: dict[str, int] = {}
-        """In which life of its node each slice was said to be ready last: no process outlives a reboot."""
+        """In which boot of its node each slice became ready last: no process outlives a reboot."""
         self.boots: dict[str, str] = {}
         """Ticket -> the boot in which it was made."""
         self.stuck: dict[tuple[str, int], None] = {}
         """Instances that could not be destroyed when that was wanted."""
         self.in_the_way: dict[tuple[str, Span], tuple[str, set[str]]] = {}
-        """Where an instance could not be made because of a warm one, when that was tried last, and for whom it was."""
+        """Where an instance could not be made because of a warm one, when that was tried last, and for which one."""
         self.keeps_warm = False
         self.given_up = GivenUp()
         self.sizes = Sizes()
@@ -145,7 +145,7 @@ class Books:
         ]
 
     def bound_to(self, request: str) -> Bound | None:
-        """What a pod is bound to, also by a word of before a wipe on which its source acted later (see its kubelet)."""
+        """What a pod is bound to, also by a message of before a wipe that its source acted on later (its kubelet)."""
         return self.bound.get(request) or self.kubelets.bound.get(request)
 
     def let_go(self, request: str, node: str, allocation: str) -> None:
@@ -155,7 +155,7 @@ class Books:
             self.adopted_revoked[allocation] = None
 
     def loses_what_it_holds(self, request: str) -> bool:
-        """Whether a request's slice is being taken back since before this life of the bus: its pod goes (ADR 0034)."""
+        """Whether a request's slice is being revoked since before the last wipe of the bus: its pod goes (ADR 0034)."""
         asked = self.requests.get(request)
         held = asked.held if asked is not None else None
         if held is None or held.allocation not in self.adopted_revoked:
@@ -178,7 +178,7 @@ class Books:
         }
 
     def waits(self, node: str, allocation: str) -> bool:
-        """Whether somebody is there yet after whom an allocation has its place."""
+        """Whether a holder is still there after whom an allocation has its place."""
         book = self.ledger.get(node, {})
         after = self.after.get(allocation, ())
         return any(each not in self.gone and isinstance(book.get(each), (Grant, Revoke)) for each in after)
@@ -214,10 +214,10 @@ class Books:
         that is found then. That its first one is gone is all that can be demanded.
         """
         went = bound.allocation in self.failed.keys() | self.went_with_node.keys() | self.declined.keys()
-        went = went or self.went_with_disk(bound.allocation) or self.nobody_can_tell(bound.allocation)
+        went = went or self.went_with_disk(bound.allocation) or self.is_ambiguous(bound.allocation)
         return went or (bound.request in self.ended and bound.allocation in self.gone)
 
-    def nobody_can_tell(self, allocation: str) -> bool:
+    def is_ambiguous(self, allocation: str) -> bool:
         """Whether no record of a slice is left: journal and ledger were lost, and it has no ticket.
 
         It was being created or destroyed at that moment. Its agent removes what is left (ADR 0050) and cannot tell the
@@ -240,12 +240,12 @@ class Books:
             for record in machine.journal
         )
 
-    def belongs_to_nobody(self, node: str, process: Process) -> bool:
-        """Whether the slice that a process runs on is one of which nothing speaks any more."""
+    def is_orphaned(self, node: str, process: Process) -> bool:
+        """Whether the slice that a process runs on is an orphan by now."""
         of_pod = (one for one in self.bookings.values() if (one.node, one.owner) == (node, process.owner))
         by_name = self.revoked_by_name
         left = [one.allocation for one in of_pod if one.allocation not in self.said_gone or one.allocation in by_name]
-        return bool(left) and all(self.nobody_can_tell(allocation) for allocation in left)
+        return bool(left) and all(self.is_ambiguous(allocation) for allocation in left)
 
     def is_asked_for_as_another(self, request: str, asked: AllocationRequested) -> bool:
         """Whether a pod has another request that stands, be it on its way."""

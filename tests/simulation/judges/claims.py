@@ -123,7 +123,7 @@ def admitted(instruction: object, folder: Folder) -> object:
 
 
 def as_asked(event: Any) -> Any:
-    """What a source's core hears: its own words, without what admission added."""
+    """What a source's core observes: its own messages, without what admission added."""
     entry = event.entry if isinstance(event, Observed | LastRead) else None
     if entry is None or not isinstance(entry.message, AllocationRequested):
         return event
@@ -139,7 +139,7 @@ def device_names_of(booking: Booking, claim: str) -> list[str]:
 
 
 class ClaimJudge:
-    """Hears what lands on the bus, after the judge did."""
+    """Observes what lands on the bus, after the judge did."""
 
     def __init__(self, books: Books, hands_over: Sequence[str]) -> None:
         self._books = books
@@ -153,7 +153,7 @@ class ClaimJudge:
 
     def landed(self, write: Write, _sequence: int) -> None:
         """A booking names the claims that were asked with, on a node that hands over, and its groups are on one GPU; a
-        pod is bound to a booking of its claims, if not by a word of before a wipe, which is void."""
+        pod is bound to a booking of its claims, if not by a message of before a wipe, which is void."""
         books = self._books
         match write.message:
             case (Grant() | Revoke()) as entry if entry.booking.devices:
@@ -223,7 +223,7 @@ class ClaimJudge:
         for booking in [one for one in books.bookings.values() if one.node == machine.node]:
             named = claim in {one.uid for one in booking.resource_claims}
             over = booking.allocation in books.revoked or booking.allocation in books.failed
-            if not named or over or books.nobody_can_tell(booking.allocation):
+            if not named or over or books.is_ambiguous(booking.allocation):
                 continue
             stands = all(machine.behind(p.gpu, p.gi_id) == p.uuid for device in before for p in device.parts)
             homes = {home_of(device.container.mps_pipe_directory) for device in before} - {""}

@@ -83,7 +83,7 @@ def _episode(node: str, gpus: int, dice: Random) -> Iterator[CordonSaid]:
 
 
 def names(word: object, booking: msg.Booking) -> bool:
-    """Whether a word takes the place of a booking out of use."""
+    """Whether a message takes the place of a booking out of use."""
     if not isinstance(word, msg.Cordoned) or word.node != booking.node:
         return False
     return not word.gpus or any(device.gpu in word.gpus for device in booking.devices)
@@ -95,13 +95,13 @@ class CordonJudge:
     def __init__(self, books: Books) -> None:
         self._books = books
         self._words: dict[str, msg.Cordoned | msg.Uncordoned] = {}
-        """The last word of each node."""
+        """The last message of each node."""
         self._drained: dict[str, list[tuple[msg.Cordoned, float]]] = {}
         """Of each node the drains that are over, and since when."""
         self._bound: dict[str, dict[str, None]] = {}
         """Of each request, to what it was ever bound."""
         self._told: dict[str, dict[str, msg.Cordoned | msg.Uncordoned]] = {}
-        """Of each life of an allocator, the newest word of each node that it has heard."""
+        """Of each incarnation of an allocator, the newest message of each node that it has observed."""
         self._newest: dict[tuple[str, str], int] = {}
         """How new that is: a server that lags may show an older one again."""
         self._incarnations: dict[str, str] = {}
@@ -156,7 +156,7 @@ class CordonJudge:
         def hear(event: object) -> None:
             if isinstance(event, ReadingStarted) and event.stream is Stream.BOOK:
                 if self._incarnations.get(host.run) != event.incarnation:
-                    self._told[host.run] = {}  # of another life of the broker: it knows nothing of this one
+                    self._told[host.run] = {}  # of another incarnation of the broker: it knows nothing of this one
                     self._newest = {key: at for key, at in self._newest.items() if key[0] != host.run}
                 self._incarnations[host.run] = event.incarnation
             elif isinstance(event, Observed) and isinstance(event.entry.message, (msg.Cordoned, msg.Uncordoned)):
@@ -176,7 +176,7 @@ class CordonJudge:
             return  # of one that is changed nothing is put anywhere
         word = self._told.get(host.run, {}).get(grant.booking.node)
         if names(word, grant.booking):
-            self._books.fail("cordoned", f"{host.name} books {grant.booking.allocation}, and was told: {word}")
+            self._books.fail("cordoned", f"{host.name} books {grant.booking.allocation}, and had observed: {word}")
 
     # -- for the goals ------------------------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class CordonJudge:
         return not isinstance(word, msg.Cordoned) or bool(word.gpus and gpu not in word.gpus)
 
     def unfinished(self, values: dict[str, msg.AnyMessage | None]) -> list[str]:
-        """What is not yet as the operator wants it: who is still there, and who is sent away for nothing."""
+        """What is not yet as the operator wants it: pods that are still there, and pods evicted for nothing."""
         asked = {
             subject.rpartition(".")[2]: message
             for subject, message in values.items()
@@ -206,7 +206,7 @@ class CordonJudge:
         return isinstance(word, msg.Cordoned) and word.drain and names(word, self._books.bookings[bound.allocation])
 
     def _has_reason(self, request: str, values: dict[str, msg.AnyMessage | None]) -> bool:
-        """Whether an order still has a reason: a drain, somebody to come in its stead, or a slice being taken back."""
+        """Whether an order still has a reason: a drain, a request to come in its stead, or a slice being taken back."""
         if self._books.loses_what_it_holds(request):
             return True
         bound = values.get(f"sluice.binding.{request}")

@@ -1,8 +1,8 @@
 """The rule that a write without an answer is not over (PROTOCOL §2, W3): place and request count as taken until it is.
 
 A process that says `Released` of a request, or orders another slice for it, has given its earlier order up: that one
-must not land any more. Only a process's own orders are judged: what another one had under way, it cannot know. Nor is
-it another order when a process changes the size of what somebody else has granted. And a `Released` holds as long as it
+may not land any more. Only a process's own orders are judged: what another one had under way, it cannot know. Nor is
+it another order when a process changes the size of what another one has granted. And a `Released` holds as long as it
 stands: when it has run out, and its pod is still there, that asks like any other.
 """
 
@@ -17,7 +17,7 @@ Decider = tuple[RunId, RequestId]
 
 
 class GivenUp:
-    """Who decided what about a request last."""
+    """Which process decided what about a request last."""
 
     def __init__(self) -> None:
         """Start without decisions."""
@@ -29,7 +29,7 @@ class GivenUp:
         self._over: set[str] = set()
 
     def sent(self, run: RunId, write: Write, life: str) -> None:
-        """A process writes something, for the first time or again, in what it takes for this life of the bus."""
+        """A process writes something, for the first time or again, in what it takes for this incarnation of the bus."""
         message = write.message
         if isinstance(message, Released):
             self._life_of.setdefault(write.operation, life)

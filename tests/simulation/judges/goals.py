@@ -1,4 +1,4 @@
-"""What is still missing once faults have stopped, in words: answers, leaks, and what the last pod left."""
+"""What is still missing once faults have stopped, as sentences: answers, leaks, and what the last pod left."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ class Goals:
         self.limits: QuotaJudge | None = None
         """What namespaces may have; everything where there is none."""
         self.jobs: JobJudge | None = None
-        """Whose pods are granted together."""
+        """Which pods are granted together."""
         self.cordons: CordonJudge | None = None
         """What operators have taken out of use; nothing where there is none."""
         self.crowds: PodsPerNode | None = None
@@ -57,7 +57,7 @@ class Goals:
             for entry in self.broker.values.snapshot(stream, (), now)
         }
 
-    # -- everyone answered, nothing leaked ------------------------------------------------------------------------
+    # -- all answered, nothing leaked -----------------------------------------------------------------------------
 
     def settled(self) -> list[str]:
         """What is missing until every pod of the folder has its answer and hardware is what was granted."""
@@ -140,7 +140,7 @@ class Goals:
 
     def _serves(self, pod: Pod, bound: msg.Bound) -> list[str]:
         booking = self.judge.bookings[bound.allocation]
-        if bound.allocation in self.judge.sizes.changed:  # it is as somebody wanted it to be since
+        if bound.allocation in self.judge.sizes.changed:  # it was resized since
             machine = self.judge.machines[booking.node]
             processes = [process for process in machine.of_pod(booking.owner) if process.home]
             undone = self.judge.sizes.undone(bound, booking, processes, machine)
@@ -167,7 +167,7 @@ class Goals:
         return wrote and asked is not None and asked.leeway.substitute != "no"
 
     def _promised(self, values: dict[str, msg.AnyMessage | None]) -> list[str]:
-        """What is held for those who wait for others: one place each, and only while somebody asks."""
+        """What is held for requests that wait for others: one place each, and only while one asks."""
         promised: dict[str, str] = {}
         for node in self.agents:
             for allocation, grant in self.judge.promises(node).items():
@@ -312,7 +312,7 @@ class Goals:
     # -- nothing left ---------------------------------------------------------------------------------------------
 
     def empty(self) -> list[tuple[str, object]]:
-        """What is left after all pods were removed, and where. Asked every second, so it is put in words when read."""
+        """What is left after all pods were removed, and where. Asked every second, so it is put into text when read."""
         left: list[tuple[str, object]] = []
         for subject, message in self._values().items():
             kind = subject.split(".")[1]
@@ -341,7 +341,7 @@ class Goals:
         return left
 
     def forgotten(self) -> list[str]:
-        """What is left after the last closing word has expired."""
+        """What is left after the last closing message has expired."""
         return [
             f"{subject}: {type(message).__name__}"
             for subject, message in self._values().items()

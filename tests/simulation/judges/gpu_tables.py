@@ -1,7 +1,7 @@
 """What three GPU models allow, written down a second time for the judge.
 
 Copied by hand from NVIDIA's MIG user guide (profiles and placements of A100 and A30) and from `nvidia-smi mig -lgip`
-and `-lgipp` listings, and not read from the catalog: a mistake there must not be repeated here.
+and `-lgipp` listings, and not read from the catalog: no mistake there is repeated here.
 """
 
 from dataclasses import dataclass

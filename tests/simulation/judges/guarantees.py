@@ -25,23 +25,23 @@ def guaranteed_by(plan: "Plan") -> dict[str, int]:
 
 
 class GuaranteeJudge:
-    """Hears what lands on the bus, after the judge did, and what allocators want to write."""
+    """Observes what lands on the bus, after the judge did, and what allocators want to write."""
 
     def __init__(self, books: Books, guaranteed: dict[str, int]) -> None:
         """Start without evictions; `guaranteed`: devices by namespace, known to one allocator from the start."""
         self._books = books
         self._guaranteed = guaranteed
         self._revoking: dict[RunId, dict[AllocationId, None]] = {}
-        """What each process wanted to revoke: another's words under way it cannot know."""
+        """What each process wanted to revoke: another's messages under way it cannot know."""
         self._evicting: dict[RunId, dict[AllocationId, int]] = {}
-        """Whom each process wants to evict for a grant that has not landed, in the same way; and which of its decisions
+        """What each process wants to evict for a grant that has not landed, in the same way; and which of its decisions
         that is: one that waited behind its guard is sent after others that were made later."""
         self._decided: dict[AllocationId, tuple[RunId, int]] = {}
         """The same of each grant that evicts."""
         self._stood: dict[AllocationId, Standing] = {}
         """Per grant that evicts, what stood in the ledger and was to stay when it was decided, ..."""
         self._going: dict[AllocationId, dict[AllocationId, None]] = {}
-        """... and who was being evicted, for this one or for those that were decided before."""
+        """... and which ones were being evicted, for this one or for those that were decided before."""
         self._was_wiped = False
         self._told: dict[RunId, dict[str, frozenset[OperationId]]] = {}
         """
@@ -49,9 +49,9 @@ class GuaranteeJudge:
         in BOOK, and no guard of a ledger covers it. What was under way to it from before the wipe is none of that. Nor
         does it bind what was decided before that, and is not settled: these words."""
         self._said: dict[str, OperationId] = {}
-        """What the operator said last in this life of the broker."""
+        """What the operator published last in this incarnation of the broker."""
         self._unaware_of: dict[AllocationId, tuple[str, ...]] = {}
-        """Per grant that evicts, the guarantees that its process had not heard again when it was decided."""
+        """Per grant that evicts, the guarantees that its process had not observed again when it was decided."""
 
     def instructed(self, host: Host, instruction: object) -> None:
         if not self._guaranteed or not isinstance(instruction, Write):
@@ -90,7 +90,7 @@ class GuaranteeJudge:
             self._said[write.message.namespace] = write.operation
         if isinstance(write.message, Grant) and write.message.evict and not write.message.adopted:
             self._granted(write.message)
-            for evicting in self._evicting.values():  # from here on the ledger tells whether it stands
+            for evicting in self._evicting.values():  # from here on the ledger shows whether it stands
                 for each in write.message.after:
                     evicting.pop(each, None)
 
@@ -107,7 +107,7 @@ class GuaranteeJudge:
         self._was_wiped = True
 
     def _is_unaware(self, run: RunId, namespace: str, operation: OperationId) -> bool:
-        """Whether a process had not heard again of a guarantee when it decided something."""
+        """Whether a process had not observed a guarantee again when it decided something."""
         unsettled = self._told.get(run, {}).get(namespace)
         return self._was_wiped and (unsettled is None or operation in unsettled)
 

@@ -96,7 +96,7 @@ def whole_job(pod: Pod, row: GpuRow, *, mig: bool) -> tuple[int, int, int] | Non
 
 
 class JobJudge:
-    """Hears what lands on the bus, after the judge did."""
+    """Observes what lands on the bus, after the judge did."""
 
     def __init__(self, judge: Books) -> None:
         self.judge = judge

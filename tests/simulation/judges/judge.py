@@ -24,13 +24,13 @@ WRITES_PER_REQUEST_MAX = 400
 HEADS_PER_NODE_MAX = 100
 """The most that any of 2,000 seeds had were 11."""
 LIVING_S = 15.0
-"""An agent that has been able to speak for so long is alive for everybody: nothing of its node is lost."""
+"""An agent that could publish for so long counts as alive at every process: nothing of its node is lost."""
 SETTLED_PAST_S = 8.0
 """A request that appears so long after its pod was last touched is of that pod as it is now."""
 
 
 class Judge(NodeJudge):
-    """Hears of everything that is written, too."""
+    """Observes everything that is written, too."""
 
     # -- the bus --------------------------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class Judge(NodeJudge):
             if at is None or not overlap(at, mine.span) or process.owner in {booking.owner, OPERATOR, *together}:
                 continue
             is_shown = bool(process.home) and gpu.layout is None
-            if nothing_is_made and not is_shown and self.belongs_to_nobody(booking.node, process):
+            if nothing_is_made and not is_shown and self.is_orphaned(booking.node, process):
                 continue
             self.fail("I1", f"{booking.allocation} is granted {mine.span} of {gpu.uuid} where {process} still runs")
 
@@ -201,20 +201,20 @@ class Judge(NodeJudge):
         if self.went_with_disk(booking.allocation):
             self.ended_with_disk[booking.allocation] = None
         unwanted = unwanted or booking.allocation in self.ended_with_disk
-        if not revoke.booking.devices and self.nobody_can_tell(booking.allocation):
+        if not revoke.booking.devices and self.is_ambiguous(booking.allocation):
             self.revoked_by_name[booking.allocation] = None
         unwanted = unwanted or booking.allocation in self.revoked_by_name
         is_bound = is_bound and not self._says_nothing_here(booking)
         if is_bound and not unwanted and booking.allocation not in self.never_made:
             self.fail("undisturbed", f"{booking.allocation} is bound and wanted, and revoked: {revoke.cause}")
-        if booking.devices and self._is_entered_anew(booking):
+        if booking.devices and self._is_entered_again(booking):
             self.adopted_revoked[booking.allocation] = None
             self.sizes.entered_as_revoked(revoke, self.machines[booking.node].boots)
         self.revoked[booking.allocation] = None
         self.bookings[booking.allocation] = booking
         self.ledger.setdefault(booking.node, {})[booking.allocation] = revoke
 
-    def _is_entered_anew(self, booking: msg.Booking) -> bool:
+    def _is_entered_again(self, booking: msg.Booking) -> bool:
         """
         Whether no order of this life of the bus stands for a slice that its agent has: none at all, one of an earlier
         life that landed late, or that it went with its node, which is back."""
@@ -294,7 +294,7 @@ class Judge(NodeJudge):
         remembers = asked is not None and asked.held is not None and asked.held.allocation == bound.allocation
         return remembers and self.let_go_late.get(bound.request) == bound.allocation
 
-    def _is_known_to_nobody(self, bound: msg.Bound) -> bool:
+    def _is_unknown(self, bound: msg.Bound) -> bool:
         """Whether the bus was wiped, the node's slices were not published since (its agent may be dead), and the source
         does not remember the binding: it died before it read it, or a lagging API server shows the pod without. Then
         the slice is unknown, and an orphan when its node appears."""
@@ -314,13 +314,13 @@ class Judge(NodeJudge):
             self.went_with_node[bound.allocation] = None
         if bound is not None and bound.allocation in self.went_with_node:
             self.lost[released.request] = None
-            return  # its state is unknown: that is what the word says
+            return  # its state is unknown: that is what the message says
         if bound is not None and self._is_gone_with_disk(bound):
             self.lost[released.request] = None
-        if bound is not None and self.nobody_can_tell(bound.allocation):
+        if bound is not None and self.is_ambiguous(bound.allocation):
             self.lost[released.request] = None
             return
-        if bound is not None and self._is_known_to_nobody(bound):
+        if bound is not None and self._is_unknown(bound):
             return
         if bound is not None and not self.is_gone(bound.allocation):
             self.fail("LAW 3", f"{released.request} is released before {bound.allocation} is gone")

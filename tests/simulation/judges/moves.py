@@ -68,7 +68,7 @@ def _sizes_of(device: Device, rows: Iterable[GpuRow]) -> list[Device]:
 
 
 class MoveJudge:
-    """Hears what lands on the bus, after the judge did."""
+    """Observes what lands on the bus, after the judge did."""
 
     def __init__(self, judge: Books) -> None:
         """Start without moves."""
@@ -76,7 +76,7 @@ class MoveJudge:
         self.bound_at: dict[str, float] = {}
         """When each allocation was bound first."""
         self.made_for: dict[str, None] = {}
-        """Allocations for whose end somebody was booked a place that they are evicted for."""
+        """Allocations that are evicted so that another is booked in their place."""
 
     def landed(self, write: Write, _sequence: int) -> None:
         """A value is the last one of its subject now."""

@@ -1,4 +1,4 @@
-"""The judge's rules about nodes: who is let in and out, what is destroyed, and what is gone before that is said."""
+"""The judge's rules about nodes: what is let in and out, what is destroyed, and what is gone before that is said."""
 
 from simulation.judges import shared_devices
 from simulation.judges.books import Books
@@ -13,7 +13,7 @@ from sluice_node_agent.core.journal_records import SliceRecord, Tombstone
 
 
 class NodeJudge(Books):
-    """Hears of everything that happens on nodes."""
+    """Observes everything that happens on nodes."""
 
     # -- what is said to be gone ----------------------------------------------------------------------------------
 
@@ -32,7 +32,7 @@ class NodeJudge(Books):
         return True
 
     def check_on_disk(self, machine: Machine, said: SliceReady | SliceGone) -> None:
-        """What is said of a slice is on its node's disk: a power cut a moment later must not make it untrue."""
+        """What is published of a slice is on its node's disk: it stays true after a power cut a moment later."""
         there = machine.journal[machine.on_disk - 1 :: -1] if machine.on_disk else []  # the latest first: it is there
         if isinstance(said, SliceReady):
             records = (r for r in there if isinstance(r, SliceRecord) and r.phase == "ready")
@@ -63,7 +63,7 @@ class NodeJudge(Books):
                     continue
                 if not self._is_of_another(machine, process, booking, device):
                     self.fail("LAW 3", f"{allocation} is said to be gone and {process} runs")
-            self._check_nobody_opens_it_late(machine, booking, device)
+            self._check_no_late_opening(machine, booking, device)
             self._check_place_is_empty(machine, booking, device)
 
     def _check_claims_are_over(self, machine: Machine, booking: Booking) -> None:
@@ -79,8 +79,8 @@ class NodeJudge(Books):
         if prepared and left and not others:
             self.fail("LAW 3", f"{booking.allocation} is said to be gone, {prepared} are prepared, and {left} is there")
 
-    def _check_nobody_opens_it_late(self, machine: Machine, booking: Booking, device: DeviceGrant) -> None:
-        """Nothing of its pod lives that was given the device and has not opened it yet."""
+    def _check_no_late_opening(self, machine: Machine, booking: Booking, device: DeviceGrant) -> None:
+        """No process of its pod is left that was given the device and has not opened it yet."""
         for process in machine.waiting:
             was_given = booking.allocation in self.told_devices.get(process.device, {})
             if process.owner != booking.owner or process.file[0] != device.gpu or not was_given:
@@ -140,7 +140,7 @@ class NodeJudge(Books):
                 self.fail("LAW 3", f"{allocation} is said to be gone and {instance} is there")
 
     def _lives_on(self, machine: Machine, gpu: Gpu, span: Span, allocation: str) -> bool:
-        """Whether somebody else has a share there who has not left. A wiped ledger does not say: bookings do."""
+        """Whether another tenant has a share there and has not left. A wiped ledger does not say: bookings do."""
         return any(
             device.gpu == gpu.uuid and (device.start, device.size) == span and device.share is not None
             for other, booking in self.bookings.items()
@@ -243,7 +243,7 @@ class NodeJudge(Books):
         if what in {"ci destroyed", "gi destroyed"} and instance.maker == OPERATOR:
             self.fail("I13", f"foreign instance {instance} of {gpu.uuid} destroyed")
         for allocation in self.told_devices.get(instance.uuid, ()) if what == "ci destroyed" else ():
-            is_over = allocation in self.revoked or allocation in self.failed or self.nobody_can_tell(allocation)
+            is_over = allocation in self.revoked or allocation in self.failed or self.is_ambiguous(allocation)
             if not is_over:
                 self.fail("only a Revoke destroys", f"{instance.uuid} of {allocation} destroyed")
 
@@ -308,7 +308,7 @@ class NodeJudge(Books):
         return any(self.live_together(allocation, ticket.allocation, gpu, span) for allocation in mine)
 
     def began(self, machine: Machine, process: Process) -> None:
-        """A process has what its container was told, and may not have opened its device yet."""
+        """A process has what its container was started with, and may not have opened its device yet."""
         self.sizes.began.setdefault((machine.node, process.pid), self.clockwork.now)
 
     def started(self, machine: Machine, process: Process) -> None:

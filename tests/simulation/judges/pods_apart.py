@@ -30,7 +30,7 @@ SAID = (
 )
 """One per host; one that keeps others out; one that only others keep out; spread over hosts; a port."""
 TAKEN_IN_S = 2.0
-"""So long after a process was told of a node it counts for spreading: a core takes in a few nodes at a time."""
+"""So long after a process observed a node it counts for spreading: a core takes in a few nodes at a time."""
 
 UNSENT_S = 2.0
 """So long a decided grant may wait for the answer to an earlier write of its node's ledger."""
@@ -62,11 +62,11 @@ def clash(one: Pod, other: Pod) -> bool:
 
 @dataclass(slots=True)
 class Told:
-    """What one life of a process was told since it began to read, and what it wanted to book."""
+    """What one incarnation of a process has observed since it began to read, and what it wanted to book."""
 
     state: str = ""
     requests: dict[str, msg.AllocationRequested] = field(default_factory=dict)
-    """Those of this life of STATE: a copy of an earlier one's is not read (P-063)."""
+    """Those of this incarnation of STATE: a copy of an earlier one's is not read (P-063)."""
     ledger: dict[str, msg.Booking] = field(default_factory=dict)
     nodes: dict[str, float] = field(default_factory=dict)
     """Nodes with an inventory, and since when."""
@@ -129,7 +129,7 @@ class ApartJudge:
                 pass
 
     def instructed(self, host: Host, instruction: object) -> None:
-        """A core wants something: no new booking on a host where somebody is that must be apart."""
+        """A core wants something: no new booking on a host with a pod that must stay apart."""
         if not isinstance(instruction, Write) or instruction.attempt > 1:
             return  # what is sent again was decided before
         told, grant = self._told.setdefault(host.run, Told()), instruction.message
@@ -174,7 +174,7 @@ class ApartJudge:
                 yield entry.booking
 
     def _stands(self, booking: msg.Booking) -> bool:
-        """Whether somebody still asks for it, and it is not gone: who has not heard that yet may still count it."""
+        """Whether it is still asked for, and not gone: a process that has not observed its end may still count it."""
         return booking.request not in self._books.ended and booking.allocation not in self._books.gone
 
     def _knows_all(self, told: Told) -> bool:

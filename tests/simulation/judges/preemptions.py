@@ -54,7 +54,7 @@ def with_preemptions(plan: "Plan", seeds: float = PREEMPTING_SEEDS) -> "Plan":
 
 
 def _patient(life: "PodLife", dice: Random) -> "PodLife":
-    """The same, which may never have anybody evicted for it if it is of those."""
+    """The same, which may never have another evicted for it if it is of those."""
     never, ranked = dice.random() < PATIENT_PODS, any(key == PRIORITY for key, _ in life.pod.ask.annotations)
     return replace(life, pod=replace(life.pod, preempts=False)) if never and ranked else life
 
@@ -179,7 +179,7 @@ class Evictor:
 
 
 def _nothing(_answer: Answer) -> None:
-    """Whether it was heard does not matter: what counts is that the pod is gone."""
+    """Whether it was observed does not matter: what counts is that the pod is gone."""
 
 
 # -- the judge --------------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class Rank:
 
 
 class PreemptionJudge:
-    """Hears what lands on the bus, after the judge did."""
+    """Observes what lands on the bus, after the judge did."""
 
     def __init__(self, judge: Books) -> None:
         """Start without evictions."""
@@ -203,7 +203,7 @@ class PreemptionJudge:
         self._ranks: dict[str, dict[Rank, float]] = {}
         """What each request said of itself, with until when it did."""
         self._stood_until: dict[str, float] = {}
-        """Per request, until when a grant was known to stand for whose place it is evicted."""
+        """Per request, until when a grant was known to stand in the place that it is evicted from."""
 
     def landed(self, write: Write, _sequence: int) -> None:
         """A value is the last one of its subject now."""
@@ -256,7 +256,7 @@ class PreemptionJudge:
                 text = f"{victim.request} of {least} goes for {booking.request} of {mine}"
                 self._judge.fail("less important", text)
         if not grant.after:
-            self._judge.fail("place first", f"{booking.allocation} evicts, and does not wait for anybody")
+            self._judge.fail("place first", f"{booking.allocation} evicts, and waits for none")
 
     def _is_kept(self, victim: msg.Booking) -> bool:
         """Whether a place is kept for a moved pod's replacement: after its own slice. No pod is on it."""

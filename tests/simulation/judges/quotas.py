@@ -26,7 +26,7 @@ Limits = tuple[int | None, int | None, int | None]
 """Devices, MiB of memory, compute slices; None is no limit."""
 NO_LIMITS: Limits = (None, None, None)
 HEARD_AFTER_S = 25.0
-"""Who stands still, or whose write is on its way, may not have heard for so long what an operator said."""
+"""A process that stands still, or whose write is on its way, may lag so far behind what an operator published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ class QuotaJudge:
             self._books.fail("quota", f"{booking.allocation} {what}, and {booking.namespace} has {wrong[-1]}")
 
     def _heard(self, namespace: str) -> list[QuotaSet | QuotaUnset]:
-        """Every word that may be the last one that somebody has heard; that nothing was said is one, too."""
+        """Every message that may be the last one that some process has observed, or none published at all."""
         words = self._words.get(namespace, [])
         recent = [word.message for word in words if self._now - word.at <= HEARD_AFTER_S]
         older = [word.message for word in words if self._now - word.at > HEARD_AFTER_S]

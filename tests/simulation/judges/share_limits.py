@@ -30,7 +30,7 @@ class Held(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> tuple[Span, str, Domain]:
-        """Where it is, in which mode, and of whom."""
+        """Where it is, in which mode, and its namespace and user."""
         return self.span, self.share.mode if self.share is not None else "exclusive", self.domain
 
 

@@ -1,4 +1,4 @@
-"""Rules about shares, in words of what is wrong: one daemon per home, of the right device and user, while needed."""
+"""Rules about shares, as texts on what is wrong: one daemon per home, of the right device and user, while needed."""
 
 from simulation.judges.gpu_tables import Span, fits_in, overlap
 from simulation.judges.share_limits import Held, held_by, overfull, width_of
@@ -12,7 +12,7 @@ MINE = tuple[Gpu, DeviceGrant, str]
 
 
 def wrong_neighbours(gpu: Gpu, mine: Held, others: list[Held]) -> str:
-    """A share is granted: it lives with its own kind only, and all of them together fit in the home."""
+    """A share is granted: it is beside its own kind only, and all of them together fit in the home."""
     assert mine.share is not None
     together = [other.share for other in others if other.lives_with(mine.share, mine.span, mine.domain)]
     shares = [mine.share, *(share for share in together if share is not None)]
@@ -117,7 +117,7 @@ def wrong_stop(machine: Machine, daemon: Daemon) -> str:
 
 
 def is_home_of(daemon: Daemon, machine: Machine, device: DeviceGrant) -> bool:
-    """Whether a granted share lives in the home of this daemon."""
+    """Whether a granted share is in the home of this daemon."""
     gpu = machine.gpus.get(device.gpu)
     if gpu is None or device.share is None or device.gpu != daemon.directory.gpu:
         return False
@@ -148,7 +148,7 @@ def in_the_way(gpu: Gpu, profile_id: int, span: Span, held: list[Held]) -> str:
 
 
 def overlapping(held: list[Held], mine: Held) -> Held | None:
-    """Who holds a part of the place and does not share it."""
+    """A holder of a part of the place that does not share it."""
     for other in held:
         shares = mine.share is not None and other.lives_with(mine.share, mine.span, mine.domain)
         if other.gpu == mine.gpu and overlap(other.span, mine.span) and not shares:

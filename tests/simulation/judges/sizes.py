@@ -1,6 +1,6 @@
-"""Shares whose size is changed while they are used: who wants it when, and what the judge knows of sizes.
+"""Shares whose size is changed while they are used: which, when, and what the judge knows of sizes.
 
-The judge adds up what processes may really use: what their container was told when it started, and never more than its
+The judge adds up what processes may really use: what their container was started with, and never more than its
 server let it have. And it counts what was granted, a second time: a share that was changed is as large as the largest
 of its grants, until its agent has said that it is as ordered and that nothing larger is used any more.
 """
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from simulation.world.services import AllocatorHost
 
 Sized = msg.SliceReady | msg.SliceFailed | msg.SliceDegraded
-"""The words that tell whether more is used of a slice than was ordered last."""
+"""The messages that say whether more is used of a slice than was ordered last."""
 RESIZING_SEEDS = 0.6
 """In so many of the seeds in which pods share, some shares are made larger and smaller."""
 RESIZINGS_MEAN = 10
 SIZES = (300, 900, 1500, 2400, 4000, 9000, 15000)
 WIDTHS = (5, 10, 25, 40, 60)
 LOOKED_AT_S = 8.0
-"""Within so long after its first word an agent has looked: who began before may count as one who uses the old size."""
+"""So soon after its first message an agent has looked: older processes may count as ones that use the old size."""
 RESTARTING = 0.6
-"""So often somebody restarts the pod then, so that it uses what it has now."""
+"""So often its owner restarts the pod then, so that it uses what it has now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resizing:
-    """Somebody wants the shares of a pod to be so large; `restart_s` later the pod is restarted (None: it is not)."""
+    """An operator resizes the shares of a pod; `restart_s` later the pod is restarted (None: it is not)."""
 
     at: float
     pod: str
@@ -112,7 +112,7 @@ class Sizes:
     standing: dict[str, dict[int, msg.Booking]] = field(default_factory=dict)
     as_granted: dict[tuple[str, int], msg.Booking] = field(default_factory=dict)
     _since: dict[tuple[str, int], int] = field(default_factory=dict)
-    """In which life of its node each size was granted first."""
+    """In which boot of its node each size was granted first."""
     changed: dict[str, None] = field(default_factory=dict)
     """What was granted more than once, ever."""
     told_at: dict[tuple[str, int], float] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class Sizes:
     granted nor used."""
 
     def granted(self, grant: msg.Grant, boots: int) -> None:
-        """A size is in the ledger of a node in its `boots`-th life.
+        """A size is in the ledger of a node in its `boots`-th boot.
 
         Of an agent's slice that is adopted, sizes do not count that it never heard of; nor, when it says that it counts
         nothing else, those of a life before, for no process and no ticket of then is left, and those beside which it
@@ -147,13 +147,13 @@ class Sizes:
             self.changed[allocation] = None
 
     def entered_as_revoked(self, revoke: msg.Revoke, boots: int) -> None:
-        """What an agent unmakes is in the ledger of a new life of the bus, as large as the agent says that it is."""
+        """What an agent unmakes is in the ledger of a new incarnation of the bus, as large as the agent says it is."""
         allocation, revision = revoke.booking.allocation, revoke.revision
         self._adopted(allocation, revision, boots)[revision] = revoke.booking
         self._since.setdefault((allocation, revision), boots)
 
     def _adopted(self, allocation: str, revision: int, boots: int | None) -> dict[int, msg.Booking]:
-        """What may still count beside an agent's word; `boots`: it counts nothing else, in this life of its node."""
+        """What may still count beside an agent's message; `boots`: it counts nothing else, in this boot of its node."""
         known = {each: booking for each, booking in self.standing.get(allocation, {}).items() if each <= revision}
         if boots is not None:
             alone = self._is_alone.get(allocation, 0)
@@ -171,7 +171,7 @@ class Sizes:
             self._is_alone[word.allocation] = word.revision
 
     def shown(self, snapshot: msg.NodeSnapshot) -> None:
-        """What an agent shows to who pulls: a word on its way waits while the broker does not answer, this does not."""
+        """What an agent shows when pulled: messages wait while the broker does not answer, this does not."""
         for report in snapshot.slices:
             if not report.counts:
                 self._is_alone[report.booking.allocation] = report.revision

@@ -1,6 +1,6 @@
 """Time quotas in the simulated world: which processes the token scheduler of each shared device knows.
 
-A scheduler lives in its agent and ends with it; its processes outlive both. `tokens.py` plays the tokens; this checks
+A scheduler is in its agent and ends with it; its processes outlive both. `tokens.py` plays the tokens; this checks
 that every pod with a part of the time is registered with its own size from its start to its end. Shares no code with
 the agent.
 """
@@ -33,7 +33,7 @@ TIMED_PODS = 0.6
 QUIET = 0.2
 """So many pods run a program that no preloaded library gets into."""
 TROUBLED = 0.05
-"""So often a scheduler cannot be told, or has ended by itself when it is looked at."""
+"""So often a scheduler takes no order, or has ended by itself when it is looked at."""
 CONNECTS_S = 0.7
 """A process finds a new scheduler within so long."""
 WHOLE_PERMILLE = 1000
@@ -67,7 +67,7 @@ def draw_time(dice: Random) -> Ask:
 
 
 def says_hello(owner: str) -> bool:
-    """Whether the library is in what a pod runs. The same in every life of it."""
+    """Whether the library is in what a pod runs. The same in every run of it."""
     return Random(f"hello {owner}").random() >= QUIET
 
 
@@ -81,7 +81,7 @@ class Scheduler:
 
 @dataclass(slots=True)
 class Timekeepers:
-    """The token schedulers in one agent. `watcher` hears of each order: home, who was served before, and who is now."""
+    """The token schedulers in one agent. `watcher` observes each order: home, tenants before, and tenants now."""
 
     dice: Random
     is_troubled: Callable[[], bool]
@@ -130,7 +130,7 @@ class Timekeepers:
 
 
 class TimeJudge:
-    """Knows what was granted, and compares it with whom the schedulers know."""
+    """Knows what was granted, and compares it with the tenants that the schedulers know."""
 
     def __init__(self, judge: Judge, broker: Broker) -> None:
         """`judge` keeps the books; `broker` has what is said now, which may be older than what landed last."""
@@ -211,7 +211,7 @@ class TimeJudge:
         return wrong
 
     def _said(self, machine: Machine, allocation: str) -> SliceReady | None:
-        """What is said of a ready slice: the bus's value, or what was told when it was ready."""
+        """What is published of a ready slice: the bus's value, or what was published when it became ready."""
         subject = subjects.slice_(machine.node, AllocationId(allocation)).subject
         entry = self.broker.values.last(subject, self.broker.clockwork.now)
         if entry is not None and isinstance(entry.message, SliceReady):

@@ -9,7 +9,7 @@ from sluice.contracts.messages import Grant
 
 
 class TurnJudge:
-    """Hears what lands; `judge` keeps the books."""
+    """Observes what lands; `judge` keeps the books."""
 
     def __init__(self, judge: Judge) -> None:
         self.judge = judge

@@ -1,6 +1,6 @@
 """What people and controllers do to a cluster's pods, and the scheduler and kubelets that carry those out.
 
-To the judges it is the folder of what is wanted: a pod is wanted from the moment it is made until somebody deletes it.
+To the judges it is the folder of what is wanted: a pod is wanted from its creation until its deletion.
 An edit of an ask is another pod under the same name, as soon as that is free.
 """
 
@@ -27,14 +27,14 @@ NO_NODE_S = 1.0
 
 
 class KubeFolder(Folder):
-    """Pods by name, as somebody wants them."""
+    """Pods by name, as their owners want them."""
 
     def __init__(self, api: ApiServer, dice: Random) -> None:
         super().__init__()
         self.api = api
         self.dice = dice
         self.uids: dict[str, str] = {}
-        """Whose life each name that is wanted has now."""
+        """The incarnation that each wanted name has now."""
         self.lives: dict[str, Pod] = {}
         """Every pod that there ever was, by its UID."""
         self.on_made: list[Callable[[str, Pod], None]] = []
@@ -45,11 +45,11 @@ class KubeFolder(Folder):
         api.on_change.append(self._hear)
 
     def wants(self, request: str, name: str) -> bool:
-        """Whether it is this very life of a name that is wanted."""
+        """Whether it is this very incarnation of a name that is wanted."""
         return name in self.pods and self.uids.get(name) == request
 
     def is_untouched(self, name: str) -> bool:
-        """A request is of one life of a name (`wants`), and an edit of its ask is another."""
+        """A request is of one incarnation of a name (`wants`), and an edit of its ask is another."""
         return True
 
     def is_from(self, pod: Pod, origin: str) -> bool:
@@ -72,7 +72,7 @@ class KubeFolder(Folder):
             self.delete(there)
 
     def spoil(self, pod: Pod) -> None:
-        """Somebody takes our label off the pod: it leaves what is watched, and lives. `mend` puts it back."""
+        """A user takes our label off the pod: it is no longer watched, and runs on. `mend` puts it back."""
         there = self.api.pod(pod.namespace, pod.name)
         if there is not None and self.uids.get(pod.name) == uid_of(there):
             self.broken[uid_of(there)] = None
@@ -194,7 +194,7 @@ class KubeKubelets(Kubelets):
                 self.given(bound)
 
     def told(self, event: object) -> None:
-        """No kubelet hears what a pod-watcher hears."""
+        """No kubelet observes what a pod-watcher observes."""
 
     def removed(self, name: str) -> None:
         """The API server sends the meaning of a deletion."""

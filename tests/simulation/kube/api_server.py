@@ -1,6 +1,6 @@
 """The API server of a simulated cluster: pods and nodes with UIDs and versions, and a history that can be watched.
 
-Objects are never changed in place: each write stores another one under the next version. It must not know who asks.
+Objects are never changed in place: each write stores another one under the next version. It does not know who asks.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +38,7 @@ class Change:
 
 @dataclass(slots=True)
 class ApiServer:
-    """What is stored, how it came to that, and who listens."""
+    """What is stored, how it came to that, and its listeners."""
 
     clockwork: VirtualClock
     trace: Trace

@@ -21,7 +21,7 @@ BYSTANDER = "somebody-elses"
 
 
 class ClaimsJudge:
-    """Hears what Sluice writes to claims."""
+    """Observes what Sluice writes to claims."""
 
     def __init__(self, judge: "Judge", api: ApiServer, claims: ClaimServer) -> None:
         self._judge = judge

@@ -22,7 +22,7 @@ Written = Callable[[str, str, Json | None, Json], None]
 
 
 class ClaimServer:
-    """What Sluice writes to claims. `on_written` hears the pod's UID, which step, the claim before and after."""
+    """What Sluice writes to claims. `on_written` gets the pod's UID, which step, the claim before and after."""
 
     def __init__(self, api: ApiServer) -> None:
         self._api = api

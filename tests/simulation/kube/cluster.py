@@ -92,7 +92,7 @@ class KubeSide:
         self.world.broker.on_landed.append(self._judge.landed)
 
     def start(self) -> None:
-        """Nodes tell that they live, pod-watchers look who works, and are listened to."""
+        """Nodes renew their leases, pod-watchers elect the working one, and the judges observe them."""
         for host in self._watchers():
             host.on_event.append(self.judge.listener(host))
             host.on_instruction.append(self.judge.instructed)
@@ -142,7 +142,7 @@ class KubeSide:
                     each.skip(fault.lasts_s)
 
     def _replay(self, fault: "Fault") -> None:
-        """A watch tells what it has told. Last words are longer on the bus than a watch goes back."""
+        """A watch does not take back what it has sent. Last messages are longer on the bus than a watch goes back."""
         since = self.api.clockwork.now - self.world.plan.closing_ttl_s / 2
         for host in self._watchers():
             for each in host.reflectors:

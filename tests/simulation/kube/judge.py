@@ -29,7 +29,7 @@ PIPE_INSIDE = "/run/sluice/slice/pipe"
 
 
 class KubeJudge:
-    """Hears what lands on the bus, and what Sluice writes at the API server."""
+    """Observes what lands on the bus, and what Sluice writes at the API server."""
 
     def __init__(self, judge: "Judge", api: ApiServer, folder: KubeFolder, kubelets: KubeKubelets) -> None:
         """Nothing was said or written."""
@@ -40,17 +40,17 @@ class KubeJudge:
         self.claims: ClaimsJudge | None = None
         """Where pods have ResourceClaims: their judge."""
         self.said: dict[str, list[tuple[msg.Bound, str]]] = {}
-        """What each pod was bound to, and in which life of the bus that was decided."""
+        """What each pod was bound to, and in which incarnation of the bus that was decided."""
         self.ready: dict[str, None] = {}
         self.ordered: dict[str, None] = {}
         self.lost: dict[str, None] = {}
         self.over: dict[str, None] = {}
-        """Lives whose containers have all ended, or whose object is gone, by their UID."""
+        """Pods whose containers have all ended, or whose object is gone, by their UID."""
         self.writes: Counter[str] = Counter()
         self.cordoned: dict[str, int] = {}
         """Nodes closed to the scheduler, and since which version."""
         self._told: dict[tuple[str, str], int] = {}
-        """The version of a node that each life of a pod-watcher was told last."""
+        """The version of a node that each incarnation of a pod-watcher observed last."""
         self._sent: set[str] = set()
         api.on_written.append(self.written)
         api.on_asked.append(self.asked)
@@ -104,13 +104,13 @@ class KubeJudge:
         return hear
 
     def instructed(self, host: Host, instruction: object) -> None:
-        """No pod is pinned to a node of whose cordon was told; what was sent before is settled."""
+        """No pod is pinned to a node whose cordon its watcher has observed; what was sent before is settled."""
         if not isinstance(instruction, BindPod) or str(instruction) in self._sent:
             return
         self._sent.add(str(instruction))
         for node, since in self.cordoned.items():
             if f"'values': ['{node}']" in str(instruction.patch) and self._told.get((host.run, node), 0) >= since:
-                self.judge.fail("cluster", f"{instruction.uid} is pinned to {node}, of whose cordon was told")
+                self.judge.fail("cluster", f"{instruction.uid} is pinned to {node}, whose cordon it has observed")
 
     # -- the API server -------------------------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class KubeJudge:
                 continue
             bound = self.judge.bound.get(uid)
             if bound is not None and not self._matches(uid, granted_of(pod), bound):
-                missing.append(f"{uid} was told {granted_of(pod)}, and is bound to {bound}")
+                missing.append(f"{uid} carries {granted_of(pod)}, and is bound to {bound}")
             elif bound is not None and waits and condition is not None and condition["reason"] != "SliceDegraded":
                 missing.append(f"{uid} is bound, and told that it waits: {condition}")
         return missing
@@ -202,7 +202,7 @@ class KubeJudge:
         return next(((bound, life) for bound, life in said if self._matches(uid, told, bound)), (None, ""))
 
     def _matches(self, uid: str, told: dict[str, str], bound: msg.Bound) -> bool:
-        """Whether a pod was told of this binding. Of one with a claim it is only the allocation."""
+        """Whether a pod carries this binding. Of one with a claim it is only the allocation."""
         return _matches(uid, told, bound, by_claim=self.folder.lives[uid].by_claim)
 
 

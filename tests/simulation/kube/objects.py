@@ -71,7 +71,7 @@ def others_claim() -> Json:
 
 
 def node_object(name: str) -> Json:
-    """A node with more room than anybody of a seed could take."""
+    """A node with more room than all pods of a seed could take."""
     allocatable = {"cpu": "512", "memory": "4Ti", "pods": "1000"}
     meta = {"name": name, "uid": f"node-{name}", "labels": {"kubernetes.io/hostname": name}}
     return {"kind": "Node", "metadata": meta, "spec": {}, "status": {"allocatable": allocatable}}
@@ -124,7 +124,7 @@ def pinned_to(pod: Mapping[str, Any]) -> str:
 
 
 def granted_of(pod: Mapping[str, Any]) -> dict[str, str]:
-    """What it was told of its slice."""
+    """What its annotations say of its slice."""
     annotations = pod["metadata"].get("annotations", {})
     return {key: text for key, text in annotations.items() if GRANTED in key.partition("/")[0]}
 

@@ -31,7 +31,7 @@ TWO_WATCHERS = 0.5
 HANDED_OVER_MEAN = 3
 CLAIM_FAULTS_MEAN = 5
 CORDONS = 0.5
-"""In so many of these seeds somebody cordons nodes with kubectl."""
+"""In so many of these seeds an operator cordons nodes with kubectl."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,14 +23,14 @@ KINDS = {"Node": "nodes", "ResourceClaim": "claims"}
 
 
 class Reflector:
-    """One kind of object, listed and then watched, for one life of its host."""
+    """One kind of object, listed and then watched, for one run of its host."""
 
     def __init__(self, host: "ClusterHost", what: e.ListedKind) -> None:
         self.host = host
         self.api = host.api
         self.what = what
         self.at = -1
-        """How much of the history was told; below 0 while a listing is under way."""
+        """How much of the history was delivered; below 0 while a listing is under way."""
         self.deaf_until = 0.0
         self._turn = 0
         self._pumping = False
@@ -75,7 +75,7 @@ class Reflector:
             host.later(host.page_s(), lambda: self._page(turn, rest, version, at))
 
     def resync(self) -> None:
-        """What a watch has not told is found, sooner or later."""
+        """What a watch has not delivered is found, sooner or later."""
         self.list_all()
 
     def too_old(self) -> None:

@@ -59,14 +59,14 @@ class ClusterHost(Host):
         self.claims: ClaimServer | None = None
         """Where pods have ResourceClaims: what writes to them do."""
         self.lease: WatcherLease | None = None
-        """Where there are several: who of them works."""
+        """Where there are several: which of them works."""
         self.stands_by = False
         """It is there, and watches nothing."""
         self._evict = evict
         api.on_change.append(self._changed)
 
     def start(self) -> None:
-        """Begin a new life, or stand by while another one works."""
+        """Begin a new run, or stand by while another one works."""
         self.stands_by = self.lease is not None and not self.lease.takes(self)
         if not self.stands_by:
             super().start()
@@ -152,7 +152,7 @@ class ClusterHost(Host):
             self._call(wanted, arrive)
 
     def _call(self, wanted: e.Call, arrive: Callable[[], Any]) -> None:
-        """A call is on its way, whatever becomes of who sent it; its answer is for this life, and may be lost.
+        """A call is on its way, whatever becomes of who sent it; its answer is for this run, and may be lost.
 
         One that takes very long is given up before it arrives.
         """
@@ -188,7 +188,7 @@ class ClusterHost(Host):
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _carried_out(self, life: int, arrive: Callable[[], Any]) -> Any:
-        """What becomes of a call, which its sender may not live to hear, or not be the one at work any more."""
+        """What becomes of a call, whose sender may be dead by then, or no longer the one at work."""
         works = self.alive and self.life == life and (self.lease is None or self.lease.holds(self))
         self.api.sender_is_over = not works
         try:

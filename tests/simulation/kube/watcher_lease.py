@@ -1,7 +1,7 @@
 """Two pod-watchers of one cluster, of which the one works that holds the lease; the other begins when that has run out.
 
 What the shell does (`watch_by_lease`): a holder renews, and stops to watch once it could not for too long, or finds
-that somebody else holds it. One that stands still finds that out afterwards: for a moment two work, of which that one
+that another one holds it. One that stands still finds that out afterwards: for a moment two work, of which that one
 writes to no pod. No judge asks who holds it, for every rule holds when it lies.
 """
 
@@ -21,10 +21,10 @@ LOOK_S = 0.5
 
 
 class WatcherLease:
-    """Who works. A process that is dead takes nothing over before somebody has started it again."""
+    """Which watcher works. A dead process takes the lease only after it was started again."""
 
     def __init__(self, clockwork: VirtualClock, can_speak: Callable[[str], bool], dice: Random) -> None:
-        """The lease is free. `can_speak` says of a host by its name whether the bus hears it and answers."""
+        """The lease is free. `can_speak` says of a host by its name whether the bus reads and answers it."""
         self.holder: ClusterHost | None = None
         self._clockwork = clockwork
         self._can_speak = can_speak

@@ -73,7 +73,7 @@ REMOVING_SEEDS = 0.3
 REMOVED_S = (14.0, 26.0)
 TICKETS_LOST_SEEDS = 0.3
 _ONLY_TICKETS_LEFT = frozenset({"journal lost", "journal damaged", "disk wiped"})
-"""After these nothing but tickets says whose a slice is: who loses them too has lost it."""
+"""After these nothing but tickets says whose a slice is: a node that loses them too has lost it."""
 KUBELET_SEEDS, LATE_SEEDS = 0.7, 0.35
 LATE_PODS = 0.4
 """In so many seeds nodes have kubelets; in so many of all, so many pods open their devices so long after they began."""
@@ -140,7 +140,7 @@ class Plan:
     """The GPUs whose layout an administrator fixed, by UUID."""
     faults_until: float = FAULTS_UNTIL_S
     resizings: tuple[Resizing, ...] = ()
-    """When somebody wants shares to be larger or smaller."""
+    """When shares are resized."""
     cordons: tuple[CordonSaid, ...] = ()
     limits_file: bool = False
     """The operator writes quotas and cordons into a file, instead of saying them by hand."""
@@ -208,7 +208,7 @@ def draw_plan(seed: int, without: Sequence[str] = (), sizes: Sequence[tuple[int,
     allocators = 2 if dice.random() < 0.6 else 1
     kinds = [kind for kind in KINDS if dice.random() < 0.5]
     if short and "pause" in kinds:
-        kinds = [kind for kind in kinds if kind != "pause"]  # closing words live longer than any pause
+        kinds = [kind for kind in kinds if kind != "pause"]  # closing messages stay longer than any pause
     if "broker wipe" in kinds or "foreign" in kinds:
         kinds = [kind for kind in kinds if kind != "journal lost"]  # drawn apart, in `losses`
     kinds = [kind for kind in kinds if kind not in without]
@@ -237,7 +237,7 @@ def draw_plan(seed: int, without: Sequence[str] = (), sizes: Sequence[tuple[int,
 
 
 def with_kube_claims(plan: Plan, without: Sequence[str] = (), seeds: float = KUBE_CLAIM_SEEDS) -> Plan:
-    """In some seeds of a cluster some pods have the claim that admission adds, and somebody disturbs claims."""
+    """In some seeds of a cluster some pods have the claim that admission adds, and faults disturb claims."""
     dice = Random(f"claims of a cluster {plan.seed}")
     if dice.random() >= seeds or not plan.cluster or plan.hands_over:
         return plan
@@ -290,7 +290,7 @@ def _with_troubles(plan: Plan, hosts: Sequence[str], without: Sequence[str]) -> 
 
 
 def _with_losses(plan: Plan, without: Sequence[str]) -> Plan:
-    """In some seeds journals are lost, too: together with the ledger, or beside what makes it hard to tell."""
+    """In some seeds journals are lost, too: together with the ledger, or beside what makes it hard to find out."""
     if "lost together" in without:
         return plan
     struck, nodes = {fault.kind for fault in plan.faults}, [node for node, _ in plan.nodes]

@@ -1,7 +1,7 @@
 """A plan as a file: what a seed decides, written down, so that a shrunk case can be played again and kept.
 
-A seed draws another world as soon as somebody changes how worlds are drawn; a file stays what it is. It must not draw
-anything itself.
+A seed draws another world as soon as the way that worlds are drawn changes; a file stays what it is. It draws nothing
+itself.
 """
 
 from dataclasses import dataclass

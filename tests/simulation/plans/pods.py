@@ -153,7 +153,7 @@ class Pod:
     """How long its processes live on after the object is gone."""
     namespace: str = "lab"
     user: int | None = None
-    """Who it says that it runs as."""
+    """The user that it says it runs as."""
     preempts: bool = True
     """Whether others may be evicted for it; else its spec says `preemptionPolicy: Never`."""
     opens_after_s: float = 0.0
@@ -170,7 +170,7 @@ class Pod:
 
     @property
     def uid(self) -> int:
-        """Who its processes run as: root where nothing is said."""
+        """The user of its processes: root where nothing is said."""
         return self.user or 0
 
     def counts_on(self, row: GpuRow, mig: bool) -> tuple[int, int, int] | None:

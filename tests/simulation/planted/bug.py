@@ -1,4 +1,4 @@
-"""How a bug is planted: a rule is replaced by the simpler one that somebody might write instead.
+"""How a bug is planted: a rule is replaced by the simpler one that a programmer might write instead.
 
 A patch names what it replaces, so that a renamed function breaks the test loudly instead of planting nothing.
 """

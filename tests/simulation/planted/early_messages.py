@@ -1,6 +1,6 @@
-"""Bugs in words that are said too early, of another order, or from an old picture of a node.
+"""Bugs in messages that are published too early, of another order, or from an old picture of a node.
 
-What they have in common: every word is true at some time, and believed at another.
+What they have in common: every message is true at some time, and believed at another.
 """
 
 from dataclasses import replace

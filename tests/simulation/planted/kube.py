@@ -27,20 +27,20 @@ from sluice_pod_watcher.core.cluster.status_writer import StatusWriter
 KUBE_BUGS = Bugs()
 
 
-def _made_anew_behind_a_lag(plan: Plan) -> Plan:
+def _recreated_behind_a_lag(plan: Plan) -> Plan:
     """Watches lag far behind, and every pod is recreated at about the time of its binding."""
     lags = (Fault(at, "api lags", "", 4.0, 3) for at in range(2, 36, 4))
     return _only(plan, *lags, life=lambda life: _another(life, 4.5))
 
 
-def _made_anew_unseen(plan: Plan) -> Plan:
+def _recreated_unseen(plan: Plan) -> Plan:
     """Pods are recreated while unobserved."""
     crashes = (Fault(float(at), "crash", "pod-watcher", 3.0) for at in (8, 16, 24, 32))
     return _only(plan, *crashes, life=lambda life: _another(life, 3.0))
 
 
 def _without_label(plan: Plan) -> Plan:
-    """Somebody takes labels off, and puts them back."""
+    """A user takes labels off, and puts them back."""
     return _only(plan, life=lambda life: replace(life, spoiled_at=life.made_at + 2.0))
 
 
@@ -65,13 +65,13 @@ _FORGETS: tuple[FaultKind, ...] = (
 )  # fmt: skip
 
 
-@KUBE_BUGS.plant("uid not tested", "cluster", pod_patches, "_uid", _made_anew_behind_a_lag)
+@KUBE_BUGS.plant("uid not tested", "cluster", pod_patches, "_uid", _recreated_behind_a_lag)
 def _uid_not_tested(_original: Any, _uid: Any) -> dict[str, str]:
     """Writes go to the present pod of that name. Loses a pod that is started with the devices of its predecessor."""
     return {"op": "test", "path": "/kind", "value": "Pod"}
 
 
-@KUBE_BUGS.plant("known by its name", "I4", ApiHandler, "read", _made_anew_unseen)
+@KUBE_BUGS.plant("known by its name", "I4", ApiHandler, "read", _recreated_unseen)
 def _known_by_its_name(original: Any, self: Any, event: Any, now: float) -> None:
     """Something is there under that name, so the pod is there.
     Loses the slice of every pod that was recreated unobserved."""
@@ -86,7 +86,7 @@ def _known_by_its_name(original: Any, self: Any, event: Any, now: float) -> None
 
 @KUBE_BUGS.plant("deleted believed", "cluster", ApiHandler, "_left", _without_label)
 def _deleted_believed(_original: Any, self: Any, raw: Any, _now: float) -> None:
-    """What a watch calls DELETED is gone. Loses the slice of a running pod, when somebody takes a label off it."""
+    """What a watch calls DELETED is gone. Loses the slice of a running pod when its label is taken off."""
     view = read_pod(raw)
     if view is not None:
         self._gone(view.uid)
@@ -229,7 +229,7 @@ KEPT_OUT = PlantedBug(
 
 NOT_TAKEN_BACK = PlantedBug(
     "declined slice kept",
-    "its start for as long as the cordon lasts, and somebody else the slice",
+    "its start for as long as the cordon lasts, and other pods the slice",
     ("I4",),
     ((reconcile, "is_declined", always(False)), (grant_validity, "is_declined", always(False))),
 )

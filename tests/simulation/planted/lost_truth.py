@@ -48,13 +48,13 @@ def _acknowledged_first(_original: Any, self: Any, order: Any) -> JournalSaved:
 
 @TRUTH_BUGS.plant("closing messages without TTL", "closing", world, "quick_watcher", _forgetful)
 def _closed_for_ever(original: Any, _closing_ttl_s: int) -> Any:
-    """The last word of a source stays on the bus (but for a month), after everybody has heard it.
+    """The last message of a source stays on the bus (but for a month), after every process has observed it.
     Loses time at every start, more with every pod that ever was."""
     return original(30 * 86_400)
 
 
 def _agents_come_late(plan: Plan) -> Plan:
-    """The broker is wiped, and agents come back after everybody else has spoken."""
+    """The broker is wiped, and agents come back after all other services have published."""
     faults = [fault for fault in plan.faults if fault.kind not in {*_FORGETS, "broker wipe"}]
     faults += [Fault(at, "broker wipe") for at in (12.0, 26.0)]
     nodes = [node for node, _ in plan.nodes]

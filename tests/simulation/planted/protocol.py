@@ -54,7 +54,7 @@ def _two_allocators(plan: Plan) -> Plan:
 
 
 def _late_writes(plan: Plan) -> Plan:
-    """Late within one life of the broker: a first write, guarded by 0, that crosses a wipe is another case."""
+    """Late within one incarnation of the broker: a first write, guarded by 0, that crosses a wipe is another case."""
     faults = tuple(fault for fault in plan.faults if fault.kind != "broker wipe")
     return replace(plan, faults=faults, weather=replace(plan.weather, late=0.25))
 
@@ -163,7 +163,7 @@ def _nothing_adopted(original: Any, _ctx: Any, _report: Any) -> bool:
 
 
 def _orphans_at_once(original: Any, ctx: Any, allocation: Any) -> None:
-    """Section 6 broken: who has no request yet is revoked, synced or not."""
+    """Section 6 broken: a slice whose request is unknown yet is revoked, synced or not."""
     original(ctx, allocation)
     orphan = ctx.conditions.get(Condition.GRANT_WITHOUT_REQUEST, allocation)
     if orphan is not None:
@@ -204,7 +204,7 @@ def _any_revision(original: Any, self: Any, allocation: Any, now: float) -> None
 
 
 def _in_any_order(original: Any, self: Any, *arguments: Any) -> Any:
-    """What is heard last counts, whatever its sequence."""
+    """What is read last counts, whatever its sequence."""
     getattr(self, "_sequences", {}).clear()
     return original(self, *arguments)
 

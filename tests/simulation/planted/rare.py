@@ -28,8 +28,8 @@ RARE_BUGS = Bugs()
 
 
 @RARE_BUGS.plant("inherited home trusted without a check", "I1", ticket_proofs, "_home_of")
-def _everybody_in_it_is_known(original: Any, *args: Any) -> Any:
-    """The tickets tell of all who are in a home that is taken over.
+def _all_in_it_are_known(original: Any, *args: Any) -> Any:
+    """The tickets show all tenants of a home that is taken over.
     Loses a part of its GPU: an unknown process still computes there, after journal and ledger were lost."""
     home = original(*args)
     return replace(home, inherited=False) if isinstance(home, SharedDeviceRecord) else home
@@ -38,7 +38,7 @@ def _everybody_in_it_is_known(original: Any, *args: Any) -> Any:
 @RARE_BUGS.plant("GPU seen once counts as read", "LAW 3", agent, "discover")
 def _known_once_for_all(original: Any, event: Any, *args: Any) -> Any:
     """A GPU that was seen once after the journal was lost is known, whether it answers or not.
-    Loses its slice, said to be gone while it is there: its GPU is silent when the next life of its agent begins."""
+    Loses its slice, said to be gone while it is there: its GPU is silent when the next run of its agent begins."""
     found = original(event, *args)
     before = next((record for record in event.records if isinstance(record, NodeRecord)), None)
     if before is not None and not event.journal_problem:
@@ -57,14 +57,14 @@ def _in_its_ticket_for_ever(original: Any, work: Any, *args: Any) -> Any:
 
 @RARE_BUGS.plant("old tickets harmless after a reboot", "MPS", lifecycle, "_to_unmake")
 def _no_container_comes_back(original: Any, home: Any, wish: Any, devices: Any, token: int) -> Any:
-    """Of an earlier boot no ticket is left that anybody could be let in with.
+    """Of an earlier boot no ticket is left that could admit a pod.
     Loses half of its GPU's time and memory: the home goes while a ticket that cannot be removed lets containers in."""
     return original(home, dataclasses.replace(wish, lets_in=False), devices, token)
 
 
 @RARE_BUGS.plant("other allocators' resizes ignored", "I2", SchedulerContext, "counted")
 def _only_the_own_change_counts(original: Any, self: Any, entry: Any) -> Any:
-    """What is on its way from here is larger than what anybody else may have made of it.
+    """What is on its way from here is larger than what another process may have made of it.
     Loses memory that it was granted: another allocator has made its neighbour larger meanwhile."""
     resizing = self.resizing.get(entry.booking.allocation)
     return original(self, entry) if resizing is None else resizing.counted

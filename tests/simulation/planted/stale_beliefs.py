@@ -1,4 +1,4 @@
-"""Rare bugs in what is believed: of a bus that was wiped, of a server that lags, of words that land or are heard late.
+"""Rare bugs in what is believed: of a bus that was wiped, of a server that lags, of messages that land or come late.
 
 Only schedules and the plans that are kept in `kept/` show them.
 """
@@ -37,7 +37,7 @@ BOUND_IN_ANY_LIFE = (
     (BusCache, "_answer", _answered_in_any_life),
     (RequestPublisher, "is_bound_in_this_life", always(True)),
 )
-"""With an allocator of the version before, what is bound names no life and may land late and be read."""
+"""With an allocator of the version before, what is bound names no incarnation and may land late and be read."""
 
 
 def _only_what_is_there_is_looked_at(original: Any, ctx: Any, allocation: Any) -> None:
@@ -47,7 +47,7 @@ def _only_what_is_there_is_looked_at(original: Any, ctx: Any, allocation: Any) -
 
 
 def _only_answers_are_asked_for(_original: Any, ctx: Any, request: Any) -> None:
-    """Of a request that is heard, only what it was answered is looked at."""
+    """Of a request that is observed, only what it was answered is looked at."""
     recheck.watch_answer(ctx, request)
 
 
@@ -80,14 +80,14 @@ def _source_knows_all(original: Any, ctx: Any, request: Any, _held: Any) -> Any:
 
 
 def _a_silent_source_has_nothing(original: Any, ctx: Any, request: Any) -> Any:
-    """Who has not spoken in this life of the bus has no other slice than the one that a late binding names."""
+    """A source that is silent in this incarnation has no other slice than the one that a late binding names."""
     answer = original(ctx, request)
     return None if isinstance(answer, Bound) else answer
 
 
 @BELIEVED_BUGS.plant("waiver of another incarnation ignored", "I3", BusCache, "_answer")
 def _of_another_life_is_nothing(original: Any, self: Any, message: Any) -> Any:
-    """What was waived in another life of the bus says nothing, so it need not be known.
+    """What was waived in another incarnation of the bus says nothing, so it need not be known.
     Loses a request's end: it stays on the bus for ever."""
     is_older = isinstance(message, Waived) and message.incarnation not in {"", self.incarnation}
     return None if is_older else original(self, message)
@@ -95,7 +95,7 @@ def _of_another_life_is_nothing(original: Any, self: Any, message: Any) -> Any:
 
 @BELIEVED_BUGS.plant("order of another incarnation stands", "undisturbed", nodes, "_is_missing")
 def _whatever_is_booked_is_told(original: Any, ctx: Any, report: Any) -> bool:
-    """What the ledger has is ordered, in whatever life of the bus that was.
+    """What the ledger has is ordered, in whatever incarnation of the bus that was.
     Loses the slice that it runs on, after the broker was wiped while a write was without its answer."""
     return report.booking.allocation not in ctx.facts.ledger and original(ctx, report)
 
@@ -107,8 +107,8 @@ def _only_what_is_bound_lands_late(original: Any, ctx: Any, request: Any, asked:
     return isinstance(binding, Bound) and bool(original(ctx, request, asked, binding))
 
 
-def _whoever_asks_says_all(original: Any, ctx: Any, request: Any) -> Any:
-    """A pod that asks without what it has, has nothing, in whatever life of the bus that was said."""
+def _a_request_says_all(original: Any, ctx: Any, request: Any) -> Any:
+    """A pod that asks without what it has, has nothing, in whatever incarnation of the bus that was said."""
     member = original(ctx, request)
     return replace(member, adopted_for=None) if member is not None else None
 
@@ -140,17 +140,17 @@ BELIEVED_BUGS += [
         "request names all its slices",
         "the slice of a job that runs: its pods' words were lost after a wipe, but for an old one",
         ("undisturbed",),
-        ((reconcile, "member_of_gang", _whoever_asks_says_all), *NAMES_NO_LIFE),
+        ((reconcile, "member_of_gang", _a_request_says_all), *NAMES_NO_LIFE),
     ),
     PlantedBug(
         "pod without our label ignored",
-        "its slice: somebody took its label away, and the bus forgot its request",
+        "its slice: its label was taken off, and the bus forgot its request",
         ("undisturbed",),
         ((ApiHandler, "other_seen", always(None)),),
     ),
     PlantedBug(
         "standby keeps an old SourceSynced",
-        "its slice: the broker was wiped twice, and who takes over counts what its source told in between",
+        "its slice: the broker was wiped twice, and its successor counts what its source told in between",
         ("undisturbed",),
         (
             (recheck, "watch_grant", _only_what_is_there_is_looked_at),

@@ -77,7 +77,7 @@ def _served_by_a_lagging_server(plan: Plan) -> Plan:
 
 
 def disks_wiped_behind_the_bus(plan: Plan) -> Plan:
-    """The bus is wiped, and a moment later each node gets a new disk: some have told of their slices again by then."""
+    """The bus is wiped, and a moment later each node gets a new disk: some have their slices published by then."""
     wipes = (14.0, 28.0)
     nodes = [node for node, _ in plan.nodes]
     disks = [Fault(at + 0.8 + number, "disk wiped", node, 2.0) for at in wipes for number, node in enumerate(nodes)]

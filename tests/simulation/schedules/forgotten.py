@@ -1,4 +1,4 @@
-"""Broker wiped and a journal lost at once: only the node shows whose an instance is. Raises ViolationError."""
+"""Broker wiped and a journal lost at once: only the node shows the owner of an instance. Raises ViolationError."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def forget(scene: Scene, *nodes: str, number: int = 1) -> None:
 
 
 def journal_and_ledger_are_lost(crash: str = "", weather: Weather | None = None) -> None:
-    """Pods run on, their slices are known again, and who comes meanwhile gets others."""
+    """Pods run on, their slices are known again, and pods that come meanwhile get others."""
     scene = begin(weather)
     before = {name: scene.bound(name) for name in KEPT}
     daemons = _daemons(scene)
@@ -158,7 +158,7 @@ class _Everywhere:
 
 
 @bug("unmarked instances taken for ours", "I13", OrphanedInstances, "_instances")
-def nobodys_is_ours(original: Any, self: Any, found: Any, homes: Any) -> Any:
+def foreign_is_ours(original: Any, self: Any, found: Any, homes: Any) -> Any:
     """Marks are ignored: after a lost journal everything without an owner is destroyed.
     Loses the instance made by hand, when a journal is lost."""
     devices = self._state.devices
@@ -169,7 +169,7 @@ def nobodys_is_ours(original: Any, self: Any, found: Any, homes: Any) -> Any:
         devices.marks = marks
 
 
-def _nobody_looks_who_is_on_it(original: Any, record: Any, number: Any, _holders: Any, state: Any, ticket: Any) -> Any:
+def _holders_ignored(original: Any, record: Any, number: Any, _holders: Any, state: Any, ticket: Any) -> Any:
     return original(record, number, (), state, ticket)
 
 
@@ -177,7 +177,7 @@ LINGERS_UNSEEN = PlantedBug(
     "whole GPU recovered without a process check",
     "a device of its own",
     ("I1",),
-    ((create, "_take_whole", _nobody_looks_who_is_on_it),),
+    ((create, "_take_whole", _holders_ignored),),
 )
 LEFT_BEHIND = PlantedBug(
     "marks ignored after a loss",

@@ -107,7 +107,7 @@ class Scene:
         self.world.faults.strike(Fault(self.world.clockwork.now, kind, target, lasts_s, number))
 
     def resize(self, name: str, memory_mib: int, sm_partition: int | None = None, *, restart_s: float = -1.0) -> None:
-        """Somebody wants the shares of a pod to be so large; the pod is restarted so long after that, or not at all."""
+        """An operator resizes the shares of a pod; the pod is restarted so long after that, or not at all."""
         restart = restart_s if restart_s >= 0 else None
         resizing = Resizing(self.world.clockwork.now, name, memory_mib, sm_partition, restart)
         self.world.resizer.resize(resizing, self.world.judge.requests)
@@ -183,12 +183,12 @@ class Scene:
         self.world.broker.write("the network", write, lambda _answer: None)
 
     def stall(self, host: str, stream: Stream) -> Callable[[], None]:
-        """A process hears nothing more of one stream, until the result is called; of the other it does."""
+        """A process receives nothing more of one stream, until the result is called; of the other it does."""
         (reader,) = (reader for reader in self.host(host).readers if reader.stream is stream)
         return reader.stand_still()
 
     def let_hear(self, host: str, subject: str) -> None:
-        """A process that hears nothing of STATE hears of this one subject what is its last value."""
+        """A process that receives nothing of STATE gets the last value of this one subject."""
         broker = self.world.broker
         last = broker.values.last(subject, broker.clockwork.now)
         assert last is not None, subject
@@ -196,11 +196,11 @@ class Scene:
         self.host(host).offer(Observed(Stream.STATE, entry))
 
     def tell(self, host: str, subject: str, message: AnyMessage, sequence: int) -> None:
-        """A process hears an entry of BOOK (again)."""
+        """A process receives an entry of BOOK (again)."""
         self.host(host).offer(Observed(Stream.BOOK, Entry(subject, sequence, OperationId("late-1"), message)))
 
     def finish(self, once: Callable[[], bool] = lambda: True, longest_s: float = 30.0) -> None:
-        """Once something is so, everyone is answered; then all pods are removed and nothing is left."""
+        """Once something is so, every request is answered; then all pods are removed and nothing is left."""
         self.until(once, longest_s)
         self.world.faults.heal()
         self.world.finish()

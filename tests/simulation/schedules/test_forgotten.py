@@ -13,9 +13,9 @@ from simulation.schedules.forgotten import (
     NOT_KNOWN_TO_HAVE_LIVED,
     a_new_disk_and_a_gpu_that_refuses,
     a_ticket_says_nothing_that_can_be_believed,
+    foreign_is_ours,
     forget,
     journal_and_ledger_are_lost,
-    nobodys_is_ours,
     tickets_unread,
     what_was_under_way_is_lost,
     who_lingers_on_a_whole_gpu_is_seen,
@@ -40,7 +40,7 @@ def test_pods_keep_their_slices_although_journals_and_ledger_are_lost_at_once(cr
 
 
 def test_a_network_that_loses_and_repeats_words_changes_nothing_of_that() -> None:
-    """Words of before the wipe arrive after it."""
+    """Messages of before the wipe arrive after it."""
     journal_and_ledger_are_lost(weather=UNLUCKY)
 
 
@@ -51,7 +51,7 @@ def test_what_was_being_made_or_unmade_in_that_moment_is_cleared_away(after_s: f
 
 
 def test_a_pod_whose_ticket_cannot_be_believed_runs_on_and_gets_no_second_slice() -> None:
-    """Nothing tells any more whose its instance is: it is left alone, and so is the pod."""
+    """Nothing shows any more whose its instance is: it is left alone, and so is the pod."""
     a_ticket_says_nothing_that_can_be_believed()
 
 
@@ -82,10 +82,10 @@ def test_ordinary_seeds_lose_journals_beside_what_is_hard_to_tell_apart() -> Non
     assert sum(plan.keep_warm_s > 0 for plan in lost) >= 5
 
 
-def test_seeds_catch_an_agent_that_takes_what_somebody_made_by_hand_for_its_own() -> None:
+def test_seeds_catch_an_agent_that_takes_what_was_made_by_hand_for_its_own() -> None:
     """An administrator would lose an instance with a node's journal."""
     drawn = map(draw_plan, dose(DOSE, found_at=18))
-    assert_found(nobodys_is_ours, (plan for plan in drawn if {"journal lost", "foreign"} <= kinds(plan)))
+    assert_found(foreign_is_ours, (plan for plan in drawn if {"journal lost", "foreign"} <= kinds(plan)))
 
 
 @pytest.mark.parametrize("size", [900, 38000], ids=["smaller", "larger"])
@@ -112,7 +112,7 @@ def test_beside_a_process_of_which_nothing_tells_any_more_a_share_becomes_smalle
     scene.finish(once=lambda: [process.memory_mib for _, process in machine.processes()] == [size])
 
 
-def test_an_instance_of_a_fixed_layout_is_handed_to_nobody_while_a_client_of_a_forgotten_home_is_on_it() -> None:
+def test_an_instance_of_a_fixed_layout_is_not_granted_while_a_client_of_a_forgotten_home_is_on_it() -> None:
     """Its node is opened before its agent could look who is there, for its GPUs are slow: so it is granted."""
     scene = Scene(MIG_NODE, layouts={"GPU-node-0-0": (("7g.40gb", (0, 8)),)})
     scene.serve("goes", mps(4000), lingers_s=25.0)
@@ -155,7 +155,7 @@ def dies_between_two_tickets(scene: Scene) -> Instance:
     return first
 
 
-def test_what_is_left_of_a_share_that_lost_its_ticket_goes_when_nobody_uses_it() -> None:
+def test_what_is_left_of_a_share_that_lost_its_ticket_goes_when_it_is_unused() -> None:
     """It was to get another one at once, being resized: no record is left of it, and its pod asks again."""
     scene = Scene(MIG_NODE)
     scene.serve("a", mps(9000))
@@ -185,7 +185,7 @@ def test_a_ticket_may_say_more_than_the_server_allows_when_a_later_order_is_lost
 
 
 def forget_but_for(scene: Scene, late: Write) -> None:
-    """Journal and ledger are lost in one moment, and a word of before lands when the bus is there again."""
+    """Journal and ledger are lost in one moment, and a message of before lands when the bus is there again."""
     landed = scene.landed()
     scene.strike("journal lost", "node-0", lasts_s=0.5, number=1)
     scene.wipe()

@@ -31,7 +31,7 @@ def is_ask(write: Write) -> bool:
 
 
 def test_who_is_not_heard_and_who_hears_nothing_is_not_taken_for_heard() -> None:
-    """The fault would be none if words came through: only what a process says that hears nothing arrives."""
+    """The fault would be none if messages came through: only what such a process publishes arrives."""
     scene = with_a_running_pod()
     landed = scene.landed()
     scene.strike("mute", "pod-watcher", lasts_s=4.0)
@@ -47,7 +47,7 @@ def test_who_is_not_heard_and_who_hears_nothing_is_not_taken_for_heard() -> None
 
 
 def test_a_lagging_server_answers_with_what_was() -> None:
-    """The fault would be none if everybody were told the latest."""
+    """The fault would be none if every reader got the latest."""
     scene = with_a_running_pod()
     subject = f"sluice.request.{scene.request('first')}"
     scene.strike("replica lags", lasts_s=3.0)
@@ -66,7 +66,7 @@ def test_a_lagging_server_answers_with_what_was() -> None:
 
 
 def test_a_gpu_that_refuses_is_not_taken_for_an_idle_instance_in_the_way() -> None:
-    """Who looks after a run would hunt for an instance that had made room long before the slice failed."""
+    """A reader of a run would hunt for an instance that had made room long before the slice failed."""
     scene = Scene(keep_warm_s=60.0)
     (gpu,) = scene.world.machines["node-0"].gpus.values()
     scene.serve("small", sliced("1g.5gb"))
@@ -86,7 +86,7 @@ def test_a_gpu_that_refuses_is_not_taken_for_an_idle_instance_in_the_way() -> No
 @catches(latest_is_right)
 def test_an_ask_that_lands_when_its_pod_has_another_id_is_withdrawn() -> None:
     """A pod would have two requests, and its second slice be lost for as long as it runs.
-    A source asks, and that is on its way when its book is lost: all that its next life finds is the document."""
+    A source asks, and that is on its way when its book is lost: all that its next run finds is the document."""
     scene = Scene()
     source = scene.host("pod-watcher")
     run = source.run
@@ -108,7 +108,7 @@ def test_an_ask_that_lands_when_its_pod_has_another_id_is_withdrawn() -> None:
 
 @pytest.mark.parametrize("edited", [False, True])
 @pytest.mark.parametrize("cluster", [False, True])
-def test_the_judge_sees_that_a_pod_is_given_up_which_nobody_has_touched(cluster: bool, edited: bool) -> None:
+def test_the_judge_sees_that_an_untouched_pod_is_given_up(cluster: bool, edited: bool) -> None:
     """Right after it was asked for, too; only of a pod of a folder that was edited an older request may go so soon."""
     scene = Scene(cluster=cluster)
     scene.pod("a", sliced("3g.20gb"))
@@ -139,7 +139,7 @@ def test_the_judge_sees_that_a_slice_is_taken_from_a_pod_because_it_is_ill(faile
 
 
 @pytest.mark.parametrize("is_shown", [False, True])
-def test_the_judge_blames_nobody_for_a_release_of_what_nobody_has_told_of_since_a_wipe(is_shown: bool) -> None:
+def test_the_judge_allows_a_release_of_what_was_not_published_since_a_wipe(is_shown: bool) -> None:
     """Its node is not shown yet, and an API server that lags shows its pod, which is gone, without its slice."""
     scene = with_a_running_pod()
     bound, judge = scene.bound("first"), scene.world.judge
@@ -260,7 +260,7 @@ def test_no_damage_to_a_journal_passes_for_a_journal(number: int) -> None:
     assert damage(records, number)
 
 
-def test_seeds_draw_every_trouble_and_never_what_nobody_could_tell_apart() -> None:
+def test_seeds_draw_every_trouble_and_never_an_ambiguous_one() -> None:
     """A kind that is never drawn is never simulated, and one that cannot be told from others accuses wrongly."""
     drawn: set[str] = set()
     wiped_together = 0

@@ -123,7 +123,7 @@ def a_budget_is_in_the_way_when_the_bus_is_wiped(*, hands_over: bool) -> None:
 
 @pytest.mark.parametrize("hands_over", [False, True], ids=["goes on", "hands over"])
 def test_a_pod_whose_slice_was_lost_is_evicted_though_the_bus_forgets_it(*, hands_over: bool) -> None:
-    """It would run on what is being taken from it for ever, and be told that its slice is ready."""
+    """It would run on what is being taken from it for ever, and read that its slice is ready."""
     assert_played(lambda: a_budget_is_in_the_way_when_the_bus_is_wiped(hands_over=hands_over), RELEASE_FORGOTTEN)
 
 
@@ -143,7 +143,7 @@ def test_the_judge_knows_that_an_order_to_evict_may_land_when_the_slice_is_gone(
 
 
 def test_the_judge_knows_that_a_slice_is_taken_back_whose_node_was_removed_and_is_back() -> None:
-    """The bus was wiped before: the slice is closed with its node, and entered again before its request has heard."""
+    """The bus was wiped before: the slice is closed with its node, and entered again before its request is back."""
     in_the_way = ["budget"]
     scene = whose_slice_is_taken_back(in_the_way)
     (node,) = (each.node for each in scene.world.judge.bookings.values())
@@ -252,7 +252,7 @@ def test_a_pod_that_is_let_go_after_a_wipe_by_who_has_died_stays_there_or_goes(
 
 
 def _cordoned_when_it_lands(scene: Scene, what: type[msg.Grant | msg.Bound]) -> list[str]:
-    """The node of the first such word is cordoned when that lands; returns where it will stand."""
+    """The node of the first such message is cordoned when that lands; returns where it will stand."""
     cordoned = list[str]()
 
     def cordon(write: Write, _sequence: int) -> None:
@@ -265,7 +265,7 @@ def _cordoned_when_it_lands(scene: Scene, what: type[msg.Grant | msg.Bound]) -> 
 
 
 @catches(KEPT_OUT)
-def test_nobody_is_pinned_to_a_node_that_was_cordoned_meanwhile() -> None:
+def test_no_pod_is_pinned_to_a_node_that_was_cordoned_meanwhile() -> None:
     """A pin cannot be changed: the pod would wait for the end of the cordon, and its slice with it.
     The slice takes longer to be made than the cordon to be seen: the pod goes to the other node."""
     scene = Scene(MIG_NODE, MIG_NODE, cluster=True)
@@ -339,7 +339,7 @@ def test_a_pod_keeps_its_second_slice_from_an_allocator_that_knows_only_its_firs
 @catches(DECLINED_FORGOTTEN)
 def test_no_pod_is_let_go_with_what_it_has_declined() -> None:
     """Its slice is being taken back by then, or will be as soon as an allocator works.
-    Allocators have not heard that it was declined, and the pod-watcher that said so has died."""
+    Allocators have not observed that it was declined, and the pod-watcher that published it has died."""
     scene = Scene(MIG_NODE, MIG_NODE, cluster=True)
     allocators, watcher = scene.world.allocators, scene.host("pod-watcher")
     landed = list[str]()
@@ -364,7 +364,7 @@ def test_no_pod_is_let_go_with_what_it_has_declined() -> None:
 
 
 def _edited_when_let_go(scene: Scene, **changes: dict[str, object]) -> None:
-    """A pod is let go; a moment later somebody edits it, which its watcher sees."""
+    """A pod is let go; a moment later its owner edits it, which its watcher sees."""
     api = scene.world.cluster.api
     scene.pod("a", sliced("7g.40gb"))
     scene.until(lambda: _is_let_go(scene, "a"))

@@ -41,7 +41,7 @@ def test_a_failed_compute_instance_leaves_no_gpu_instance_behind() -> None:
 
 
 def test_the_bus_forgets_a_pod_that_is_gone() -> None:
-    """Section 8: after the closing words have run out nothing of the pod is left, so start-up does not grow."""
+    """Section 8: after the closing messages have run out nothing of the pod is left, so start-up does not grow."""
     scene = Scene(closing_ttl_s=20)
     scene.serve("a", sliced("1g.5gb"))
     scene.finish()

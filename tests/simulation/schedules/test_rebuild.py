@@ -35,7 +35,7 @@ from sluice_allocator.core.request import bind
 WIPED, FORGOTTEN, UNREACHABLE = "broker wiped", "journal lost", "source unreachable"
 CASES = [(WIPED,), (FORGOTTEN,), (UNREACHABLE,), (FORGOTTEN, WIPED), (WIPED, UNREACHABLE), (FORGOTTEN, UNREACHABLE)]
 MINUTES_S = 150.0
-"""How long the source is away: all who wait for it have given up waiting several times."""
+"""How long the source is away: all that wait for it have given up waiting several times."""
 AT_ONCE_S = 20.0
 """The node is adopted and the slices are created by then; a third of the time after which anything is repeated
 anyway."""
@@ -50,7 +50,7 @@ def believed(name: str) -> PlantedBug:
 
 
 def standing(scene: Scene) -> dict[str, Bound]:
-    """What the pods that stay are bound to, in whichever life of the bus that was said."""
+    """What the pods that stay are bound to, in whichever incarnation of the bus that was said."""
     bound = {}
     for name in KEPT:
         each = scene.bound(name)
@@ -181,7 +181,7 @@ def test_a_broker_that_has_lost_one_stream_returns_to_what_runs(stream: Stream) 
 
 
 def a_node_is_rebooted_and_the_broker_forgets_its_latest_words() -> None:
-    """As where the broker's node loses its power: what is made again has numbers that the words of before had."""
+    """As where the broker's node loses its power: what is made again has numbers that the messages of before had."""
     scene = Scene(MIG_NODE)
     scene.serve_all(KEPT, sliced("2g.10gb"), longest_s=60.0)
     tickets = {each.ticket for each in standing(scene).values()}
@@ -193,7 +193,7 @@ def a_node_is_rebooted_and_the_broker_forgets_its_latest_words() -> None:
 
 
 def _newer_by_the_numbers_of_state(_original: Any, _ctx: Any, again: Bound, bound: Bound) -> bool:
-    """Section 5 broken: the numbers of STATE tell which word of an agent is the newer one."""
+    """Section 5 broken: the numbers of STATE say which message of an agent is the newer one."""
     return again.slice_sequence > bound.slice_sequence
 
 
@@ -210,7 +210,7 @@ def test_after_a_reboot_pods_have_their_new_devices_at_once_though_the_bus_forge
 @catches(NEVER_ENTERED)
 def test_what_an_agent_has_is_entered_although_its_node_was_opened_without_it() -> None:
     """Its place would be granted for ever, and never be had; and its pod wait for a node that is open.
-    The last that STATE tells of the node is older than that: it is opened again as if the slice were not there."""
+    The last that STATE has of the node is older than that: it is opened again as if the slice were not there."""
     scene = Scene()
     unheard = scene.lose(lambda _host, write: isinstance(write.message, NodeChanged))
     scene.pod("a", sliced("7g.40gb"))

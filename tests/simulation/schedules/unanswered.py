@@ -130,7 +130,7 @@ def an_eviction_was_ordered_before_a_wipe() -> None:
 
 
 def a_waiver_of_before_a_wipe_lands_when_all_is_over() -> None:
-    """A pod's unanswered end lands in the new life, and over nothing a waiver that was sent long before."""
+    """A pod's unanswered end lands in the new incarnation, and over nothing a waiver that was sent long before."""
     scene = Scene()
     bound = scene.serve("a", sliced("3g.20gb"))
     request = bound.request
@@ -223,16 +223,16 @@ def an_order_lands_in_a_bus_made_by_a_slow_clock() -> None:
     scene.finish()
 
 
-# Caught by a schedule of its own: the word has to be the first one, and without an answer through a wipe.
+# Caught by a schedule of its own: the message has to be the first one, and without an answer through a wipe.
 @bug("SourceSynced of any incarnation", "undisturbed", BusCache, "_told_all")
 def told_in_any_life(_original: Any, _self: Any, message: Any) -> Any:
-    """Section 6 broken: that a source has told all it has holds in any life of the bus.
-    Loses the slice that it runs on: its source had told all before a wipe, and the word landed after it."""
+    """Section 6 broken: that a source has published all it has holds in any incarnation.
+    Loses the slice that it runs on: its source had published all before a wipe, and that landed after it."""
     return replace(message, incarnation="") if isinstance(message, msg.SourceSynced) else None
 
 
 def _whenever_it_was_asked(_original: Any, _self: Any, message: Any) -> bool:
-    """Section 6 broken: what a source has asked in any life of the bus is what it asks."""
+    """Section 6 broken: what a source has asked in any incarnation of the bus is what it asks."""
     return isinstance(message, REQUEST)
 
 
@@ -255,7 +255,7 @@ EVICTED_IN_ANY_LIFE = PlantedBug(
 
 
 def _names_nothing(original: Any, binding: Any) -> Any:
-    """Section 6 broken: what binds nothing in this life of the bus tells of no slice."""
+    """Section 6 broken: what binds nothing in this incarnation of the bus says nothing of slices."""
     return original(binding) if isinstance(binding, msg.Bound) else None
 
 
@@ -271,7 +271,7 @@ OUTDATED_NAMES_NOTHING = PlantedBug(
 # Caught by a schedule of its own, as the ones before.
 @bug("outbox keeps an earlier stream's numbers", "undisturbed", BusView, "started")
 def numbers_outlive_their_stream(original: Any, self: Any, stream: Any, life: Any) -> bool:
-    """Section 1 broken: what has a larger number is newer, be it of an earlier life of the stream.
+    """Section 1 broken: what has a larger number is newer, be it of an earlier incarnation of the stream.
     Loses the slice that it runs on: another allocator's write of before a wipe is taken for an own one of after it."""
     reading = self._of.get(stream)
     if reading is not None:

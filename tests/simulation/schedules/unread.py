@@ -15,7 +15,7 @@ from sluice_node_agent.core.slices import destroy
 
 
 def a_promise_is_revoked_unread() -> None:
-    """A GPU that two pods share is promised whole to a third, which is gone before the agent has heard of it."""
+    """A GPU that two pods share is promised whole to a third, which is gone before the agent has observed it."""
     scene = Scene(WHOLE_NODE)
     scene.serve_all("ab", mps(1500))
     agent = scene.host("agent-node-0")
@@ -47,8 +47,8 @@ def the_journal_is_lost_while_a_gpu_is_silent(*, revoked: bool = False) -> None:
     scene.finish()
 
 
-def somebody_uses_a_place_that_was_given_back() -> None:
-    """A slice is gone and not closed yet; its agent loses its journal, and somebody makes an instance there by hand."""
+def a_foreign_process_uses_a_place_that_was_given_back() -> None:
+    """A slice is gone and not closed yet; its agent loses its journal, and an instance is made there by hand."""
     scene = Scene()
     scene.serve("a", sliced("3g.20gb"))
     scene.remove("a")
@@ -76,7 +76,7 @@ def _only_grants_come_later(original: Any, self: Any, order: Any) -> bool:
 
 REVOKED_UNREAD = PlantedBug(
     "revoke ignores after",
-    "capacity, as long as somebody else runs there",
+    "capacity, as long as another pod runs there",
     ("I4",),
     ((OrderReconciler, "_was_begun", _only_grants_come_later), (destroy, "_has_home", own_home_only)),
 )

@@ -15,13 +15,13 @@ ADDRESS = "sluice.request.a"
 
 
 def write(operation: str, over: int) -> Write:
-    """A word of a pod-watcher, over the one with this number."""
+    """A message of a pod-watcher, over the one with this number."""
     word = RequestWithdrawn(revision=1, source=SourceName("folder"), cause="pod gone")
     return Write(OperationId(operation), 1, Stream.STATE, ADDRESS, ADDRESS, over, word, "a")
 
 
 class Late:
-    """A broker, and a way to send it a word that comes late, in a network that does nothing else."""
+    """A broker, and a way to send it a message that comes late, in a network that does nothing else."""
 
     def __init__(self) -> None:
         self.clockwork = VirtualClock(Random(1))
@@ -34,7 +34,7 @@ class Late:
         self.broker.write("pod-watcher", write("late", over), lambda _answer: None)
 
     def put(self, operation: str, over: int) -> int:
-        """Another word lands at once. Returns its number."""
+        """Another message lands at once. Returns its number."""
         answer = self.broker.put("pod-watcher", write(operation, over))
         assert isinstance(answer, WriteAccepted)
         return answer.sequence
@@ -44,14 +44,14 @@ class Late:
         self.broker.start(forgets_state=forgets_state)
 
     def last(self) -> str:
-        """Which word stands when everything that was under way has come."""
+        """Which message stands when everything that was under way has come."""
         self.clockwork.run_until(60.0)
         last = self.broker.values.last(ADDRESS, self.clockwork.now)
         return last.operation if last is not None else ""
 
 
 def test_a_late_write_does_not_undo_what_was_corrected_on_a_server_that_forgets() -> None:
-    """No server does that: the number that it is over is given twice, and to another word."""
+    """No server does that: the number that it is over is given twice, and to another message."""
     late = Late()
     forgotten = late.put("forgotten", 0)
     late.send(over=forgotten)

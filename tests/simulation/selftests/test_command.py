@@ -78,7 +78,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     ],
 )
 def test_the_last_line_says_what_was_done(run: Run, seed_played: Callable[..., Outcome], code: int, line: str) -> None:
-    """A build reads it: three seeds are not five, and who found something must not look like who did not."""
+    """A build reads it: three seeds are not five, and a run with a violation reads otherwise than one without."""
     ended, said, _ = run(seed_played, "--seeds", "5", "--jobs", "1")
     assert (ended, said[-1]) == (code, line)
 
@@ -94,7 +94,7 @@ def test_a_process_that_dies_is_not_taken_for_seeds_that_passed(run: Run) -> Non
 
 
 def test_ctrl_c_ends_real_processes_and_says_what_was_done() -> None:
-    """Who stops a long run in the terminal still gets the line, a failing exit code, and nothing left running."""
+    """A long run that is stopped in the terminal still prints the line, fails, and leaves nothing running."""
     with heeding_ctrl_c():
         run = subprocess.Popen(
             [sys.executable, "-c", SLOW_SEEDS, str(SIMULATION.parent)],
@@ -126,7 +126,7 @@ def recorded(path: Path, *more: str, seeds: int = 5) -> list[str]:
 
 
 def test_a_run_of_hours_goes_on_where_it_was_interrupted(run: Run, tmp_path: Path) -> None:
-    """What is played twice is hours that somebody waits again."""
+    """Seeds that are played twice are hours of waiting."""
     path, played = tmp_path / "run.json", list[int]()
 
     def counted(seed: int, *_args: object, **_options: object) -> Outcome:
@@ -161,7 +161,7 @@ def test_seeds_of_other_source_or_drawn_otherwise_do_not_count(
 
 
 def test_a_run_of_hours_says_at_once_that_its_record_cannot_be_kept(run: Run, tmp_path: Path) -> None:
-    """Somebody would find out after the hours."""
+    """Otherwise it would be found out after the hours."""
     garbled = tmp_path / "run.json"
     garbled.write_text("{", encoding="utf-8")
     absent = tmp_path / "no-such-folder" / "run.json"

@@ -1,4 +1,4 @@
-"""What a process has given up must not land; what it only did not choose may."""
+"""What a process has given up may no longer land; what it only did not choose may."""
 
 from factories.words import booking_of, write_of
 from simulation.judges.given_up import GivenUp
@@ -36,7 +36,7 @@ def test_a_change_of_what_another_has_granted_gives_nothing_up() -> None:
     assert judge.landed(own, 0.0) == ""
 
 
-def test_nobody_is_granted_anything_while_it_is_said_that_nothing_is_left_of_him() -> None:
+def test_a_request_is_granted_nothing_while_it_counts_as_gone() -> None:
     """A slice without a request; but when that message has expired and its pod remains, it asks like any other."""
     judge, address, early, late = GivenUp(), subjects.binding(REQUEST), ordered("a"), ordered("b")
     word = Released(request=REQUEST, cause="slice lost")

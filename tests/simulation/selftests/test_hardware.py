@@ -64,7 +64,7 @@ def test_what_is_in_use_is_not_destroyed(gpu: Gpu, machine: Machine) -> None:
 
 
 def test_a_made_again_instance_has_another_uuid(gpu: Gpu) -> None:
-    """A pod that knows an old UUID must not find the next tenant's device."""
+    """A pod that knows an old UUID does not find the next tenant's device."""
     first = gpu.create_gi(0, (0, 8), "agent")
     uuid = gpu.create_ci(first)
     gpu.destroy_ci(first, uuid)
@@ -73,7 +73,7 @@ def test_a_made_again_instance_has_another_uuid(gpu: Gpu) -> None:
 
 
 def test_a_reboot_takes_instances_and_processes_and_leaves_the_disk(gpu: Gpu, machine: Machine) -> None:
-    """MIG instances vanish at a reboot; the boot id tells."""
+    """MIG instances vanish at a reboot; the boot id shows it."""
     uuid = gpu.create_ci(gpu.create_gi(0, (0, 8), "agent"))
     machine.start_process("pod", uuid)
     machine.journal.append("a record")
@@ -144,11 +144,11 @@ def test_a_client_that_was_let_go_is_still_there(whole: Gpu, machine: Machine) -
     process = machine.start_process("pod", whole.uuid, "h1")
     assert let_go(whole, "h1", (process.pid, 99)) == ["pod"]
     assert [(one.pid, one.terminated) for one in clients_of(whole, "h1")] == [(process.pid, True)]
-    assert let_go(whole, "h1", (process.pid,)) == [], "asked a second time, the daemon would hear no process any more"
+    assert let_go(whole, "h1", (process.pid,)) == [], "asked a second time, the daemon would answer no process any more"
 
 
 def test_one_process_in_exclusive_mode_keeps_all_others_out(whole: Gpu, machine: Machine) -> None:
-    """Who does not find the daemon must not run beside it, unbounded; and a reboot forgets the mode."""
+    """A process that does not find the daemon cannot run beside it, unbounded; and a reboot forgets the mode."""
     whole.set_exclusive(exclusive=True)
     daemon_on(machine, whole, whole.uuid)
     assert machine.start_process("stranger", whole.uuid) is None

@@ -13,7 +13,7 @@ _RULE = re.compile(r"""(?:\.fail\(|ViolationError\(|\.until\()\s*"([^"]+)\"""")
 
 
 def test_the_protocol_cites_each_case_once() -> None:
-    """A rule whose case is cited by no sentence can be dropped without anyone missing it."""
+    """A rule whose case is cited by no sentence could be dropped unnoticed."""
     cited = [number for first, last in _CITED.findall(PROSE) for number in range(int(first), int(last or first) + 1)]
     assert sorted(cited) == sorted(int(case.id.removeprefix("P-")) for case in CASES)
 
@@ -35,7 +35,7 @@ def test_what_a_case_names_is_there() -> None:
 
 
 def test_every_rule_is_judged_and_every_judged_rule_is_told() -> None:
-    """Who reads a violation looks its name up."""
+    """The reader of a violation looks its name up."""
     judged = {
         name
         for path in sorted(Path(__file__).parents[1].rglob("*.py"))

@@ -47,7 +47,7 @@ def _chances(plan: Plan) -> list[str]:
 
 
 def test_another_violation_is_not_taken_for_the_same() -> None:
-    """A plan that shrinks into another failure hides the one that somebody looks for."""
+    """A plan that shrinks into another failure hides the one under search."""
     plan = draw_plan(FULL)
 
     def play(tried: Plan) -> str:

@@ -9,7 +9,7 @@ UNTIL_US = 1_500_000
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_everybody_gets_the_request_while_nobody_does_harm(seed):
+def test_every_tenant_gets_its_request_while_none_does_harm(seed):
     """A tenant is kept below its request though it wants the device, or waits for ever."""
     assert TokenWorld(seed, calm=True).run(UNTIL_US) > 50
 

@@ -42,7 +42,7 @@ from sluice_node_agent.core.journal_records import (
 CREATE_S = 0.08
 DISK_S = 0.002
 NAMES_EVERY_S = 3.0
-"""So often a GPU that could not tell its UUID is asked for it."""
+"""So often a GPU that did not report its UUID is asked for it."""
 WRITE_S = 0.0001
 """A record into the file: a copy in memory."""
 MPS_S = 0.05
@@ -78,7 +78,7 @@ class AgentHost(Host):
         self.on_cdi: list[Callable[[Machine, str, tuple[do.CdiDevice, ...]], None]] = []
         """With what the file held before."""
         self._calls: dict[int, tuple[str, Callable[[do.AnswerCall | None], None]]] = {}
-        """Of the kubelet: the claim, and who hears the answer, or that the connection is gone."""
+        """Of the kubelet: the claim, and what gets the answer, or learns that the connection is gone."""
         self._numbered = 0
         self._in_kernel: deque[Callable[[], object]] = deque()
         self._saves: dict[Callable[[], object], None] = {}
@@ -86,7 +86,7 @@ class AgentHost(Host):
         """GPUs and homes that an instruction is out about, and since when: no lock is held for a second one."""
         self._disk_free_at = 0.0
         self.disk_full = False
-        """Nothing can be appended to its journal: a life that needs it ends, and none begins."""
+        """Nothing can be appended to its journal: a run that needs it ends, and none begins."""
         self.no_room_for_tickets = False
         """The memory disk that tickets are on is full: none is made, and none can be removed."""
         self.calm = False
@@ -95,7 +95,7 @@ class AgentHost(Host):
         """Whatever is asked of a GPU or of a daemon takes at least until then."""
 
     def start(self) -> None:
-        """Begin a new life; while the journal cannot be opened, its supervisor tries again and again."""
+        """Begin a new run; while the journal cannot be opened, its supervisor tries again and again."""
         if not self.disk_full:
             super().start()
             return
@@ -128,7 +128,7 @@ class AgentHost(Host):
         return f"127.0.0.1:{10_000 + self.life}"
 
     def begin(self) -> None:
-        """Tell what the journal says and what is on the devices."""
+        """Report what the journal says and what is on the devices."""
         self._disk_free_at = self.clockwork.now
         self._busy.clear()
         machine = self.machine
@@ -170,7 +170,7 @@ class AgentHost(Host):
             self.later(NAMES_EVERY_S, lambda: self._ask_names(nameless))
 
     def _ask_names(self, nameless: Mapping[int, str]) -> None:
-        """Those that could not tell their UUID at the start are asked for it, again and again."""
+        """Those that reported no UUID at the start are asked for it, again and again."""
         machine = self.machine
         for gpu in machine.gpus.values():
             if gpu.index in nameless and not gpu.lost:
@@ -180,7 +180,7 @@ class AgentHost(Host):
             self.later(NAMES_EVERY_S, lambda: self._ask_names(left))
 
     def _cannot_tell(self, gpu: Gpu) -> bool:
-        """Whether a GPU that does not answer in this life does not even tell its UUID: every other one does."""
+        """Whether a GPU that does not answer in this run does not even report its UUID: every other one does."""
         return (gpu.index + self.life) % 2 == 0
 
     def end(self) -> None:
@@ -220,7 +220,7 @@ class AgentHost(Host):
         super()._handle(event)
 
     def execute(self, instruction: object) -> None:
-        """Do it on the machine after the time it takes, and tell how it went."""
+        """Do it on the machine after the time it takes, and report how it went."""
         match instruction:
             case do.SaveJournal():
                 write = partial(self._save, instruction)
@@ -253,7 +253,7 @@ class AgentHost(Host):
                 self._hand_over(instruction)
 
     def call(self, claim: str, hear: Callable[[do.AnswerCall | None], None], *, prepare: bool) -> None:
-        """Its kubelet calls it about a claim. It hears None where nothing listens, or the connection goes."""
+        """Its kubelet calls it about a claim. It gets None where nothing listens, or the connection goes."""
         if not self.alive or not self.hands_over:
             hear(None)
             return
@@ -315,7 +315,7 @@ class AgentHost(Host):
         return ev.CdiWritten(order.token) if isinstance(order, do.WriteCdi) else ev.CdiRemoved(order.token)
 
     def troubled(self, gpu: str) -> None:
-        """The driver tells of an error of a GPU."""
+        """The driver reports an error of a GPU."""
         if self.alive:
             self.later(DISK_S, lambda: self.offer(ev.GpuTroubled(GpuUuid(gpu))))
 
@@ -376,7 +376,7 @@ class AgentHost(Host):
                 self._start_again()
             return ev.JournalSaved(save.token)
         self.machine.journal.append(save.record)
-        self.machine.journal_problem = ""  # until then the next life finds a new journal beside what is there
+        self.machine.journal_problem = ""  # until then the next run finds a new journal beside what is there
         return ev.JournalSaved(save.token)
 
     def _sync(self, save: do.SaveJournal) -> None:
@@ -439,7 +439,7 @@ class AgentHost(Host):
             return ev.DeviceRefused(instruction.token, ev.DeviceErrorKind(refused.kind), refused.why)
 
     def _tenants(self, instruction: do.ListTenants) -> ev.Event:
-        """Who is in the pod's cgroup, or has a claim's file mounted; now and then that cannot be seen."""
+        """Processes in the pod's cgroup, or with a claim's file mounted; now and then that cannot be seen."""
         if self.dice.random() < UNSEEN:
             return ev.TenantsUnseen(instruction.token, "too many open files")
         owner = instruction.owner
@@ -458,7 +458,7 @@ class AgentHost(Host):
 
 
 def _said(ticket: Ticket) -> ev.FoundTicket:
-    """What a ticket says; of half of one, or one that somebody else made, nothing."""
+    """What a ticket says; of half of one, or of another program's file, nothing."""
     record = ticket.said if isinstance(ticket.said, TicketRecord) else None
     return ev.FoundTicket(ticket.name, record, "" if record is not None else "it holds no record")
 

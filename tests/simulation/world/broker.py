@@ -16,7 +16,7 @@ from sluice.contracts.messages import AnyMessage
 Answer = bus.WriteAccepted | bus.WriteRefused | bus.WriteUnknown
 Reading = bus.ReadingStarted | bus.Observed | bus.ReadingCaughtUp
 Cut = Literal["mute", "deaf"]
-"""One way is cut: it is not heard, or hears nothing. Neither can read, because reading needs a question."""
+"""One way is cut: what it sends is lost, or what it is sent. Neither can read, because reading needs a question."""
 _FATES: dict[Cut | None, Fate] = {"mute": "request lost", "deaf": "ack lost"}
 
 BATCH = 50
@@ -26,7 +26,7 @@ BEHIND_MAX_S = 3.0
 
 
 class Broker:
-    """One server, and everyone's way to it."""
+    """One server, and the way of every client to it."""
 
     def __init__(self, clockwork: VirtualClock, sky: Sky, trace: Trace) -> None:
         self.clockwork = clockwork
@@ -39,9 +39,9 @@ class Broker:
         self.on_landed: list[Callable[[bus.Write, int], None]] = []
         self.on_wiped: list[Callable[[], None]] = []
         self.wiped_life = ""
-        """The life of BOOK that ended with the latest wipe."""
+        """The incarnation of BOOK that ended with the latest wipe."""
         self.on_started: list[Callable[[], None]] = []
-        """Told once, when it is up again and before anybody can read."""
+        """Called once, when it is up again and before any process can read."""
         self.fate_of: Callable[[str, bus.Write], Fate | None] = lambda _host, _write: None
         """What a schedule decides of single writes; of the others the sky decides."""
         self.cut: dict[str, Cut] = {}
@@ -197,7 +197,7 @@ class Reader:
         """With `agent` it reads by that node's durable, which has to exist."""
         self.stream = stream
         self.host = ""
-        """Who reads."""
+        """The readers."""
         self._broker = broker
         self._filters = filters
         self._deliver = deliver

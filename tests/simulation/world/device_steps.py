@@ -157,7 +157,7 @@ def found_homes(machine: Machine) -> tuple[ev.FoundMpsHome, ...]:
 
 
 def home_of(pipe_directory: str) -> str:
-    """The home whose pipe directory a container was told; empty when it was told none."""
+    """The home whose pipe directory a container was given; empty when it was given none."""
     inside = pipe_directory.removeprefix(f"{MPS_ROOT}/").removesuffix("/pipe")
     return inside if pipe_directory == f"{MPS_ROOT}/{inside}/pipe" else ""
 

@@ -47,7 +47,7 @@ def uuid_of(node: str, index: int) -> str:
 
 
 class Administrator:
-    """Who owns the fixed layouts."""
+    """The owner of the fixed layouts."""
 
     def __init__(self, clockwork: VirtualClock, trace: Trace, seed: int) -> None:
         self._clockwork = clockwork

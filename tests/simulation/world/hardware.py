@@ -27,7 +27,7 @@ Layout = tuple[tuple[str, Span], ...]
 """What an administrator makes on a GPU: profiles, and where."""
 _NO_FILE: tuple[str, int | None] = ("", None)
 OPERATOR = "operator"
-"""Who makes foreign instances: somebody with nvidia-smi."""
+"""Makes foreign instances: a person with nvidia-smi."""
 
 
 class DeviceRefusedError(Exception):
@@ -65,7 +65,7 @@ class Process:
     home: str = ""
     terminated: bool = False
     memory_mib: int = 0
-    """What it may use of a home: as its container was told when it began, within what its server let it have then."""
+    """What it may use of a home: as its container was started with, within what its server let it have then."""
     file: tuple[str, int | None] = ("", None)
     """Of one that has not opened its device yet: behind which file that is, by GPU and id of the GPU instance."""
     ticket: str = ""

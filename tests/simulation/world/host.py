@@ -24,7 +24,7 @@ class Core(Protocol):
 
 
 class Host:
-    """A process that lives, dies and lives again. `life` counts; what belongs to an earlier life is dropped."""
+    """A process that runs, dies and runs again. `life` counts; what belongs to an earlier run is dropped."""
 
     kind = ""
 
@@ -37,12 +37,12 @@ class Host:
         self.trace = trace
         self.life = 0
         self.run = self._run_id()
-        """The id of this life."""
+        """The id of this run."""
         self.reads = ""
-        """The life of BOOK that it reads, as far as it knows."""
+        """The incarnation of BOOK that it reads, as far as it knows."""
         self.alive = False
         self.on_started: list[Callable[[], None]] = []
-        """Called once, when it begins its next life."""
+        """Called once, when it begins its next run."""
         self.paused = False
         self.core: Core | None = None
         self.readers: list[Reader] = []
@@ -50,9 +50,9 @@ class Host:
         self.on_event: list[Callable[[object], None]] = []
         self.handled = 0
         self.clock_rate = 1.0
-        """How fast its clock goes. Where it began is another in each life."""
+        """How fast its clock goes. Where it began is another in each run."""
         self._able_since = 0.0
-        """Since when this life has not stood still."""
+        """Since when this run has not stood still."""
         self._backlog: deque[object] = deque()
         self._offset = 0.0
         self._armed: Callable[[], None] | None = None
@@ -67,7 +67,7 @@ class Host:
         raise NotImplementedError
 
     def begin(self) -> None:
-        """What the shell tells the core first."""
+        """What the shell passes to the core first."""
 
     def execute(self, instruction: object) -> None:
         """Carry out an instruction of the core's own."""
@@ -80,7 +80,7 @@ class Host:
 
     @property
     def able_for(self) -> float:
-        """For how many seconds it has been able to say something that is heard; 0 when it is not."""
+        """For how many seconds it has been able to publish; 0 when it is not."""
         broker = self.broker
         if not self.alive or self.paused or not broker.up or self.name in broker.cut:
             return 0.0
@@ -168,7 +168,7 @@ class Host:
     # -- the loop -------------------------------------------------------------------------------------------------
 
     def later(self, delay_s: float, what: Callable[[], None]) -> None:
-        """Do something in this life, if it lasts."""
+        """Do something in this run, if it lasts."""
         life = self.life
 
         def step() -> None:

@@ -39,7 +39,7 @@ class Folder:
     on_change: list[Callable[[], None]] = field(default_factory=list)
 
     def wants(self, _request: str, name: str) -> bool:
-        """Whether a request may stand for a pod that is wanted now: the folder knows names, not lives."""
+        """Whether a request may stand for a pod that is wanted now: the folder knows names, not incarnations."""
         return name in self.pods
 
     def is_from(self, pod: Pod, origin: str) -> bool:
@@ -101,7 +101,7 @@ class Kubelets:
         self.dice = Random(0)
         self.on_started: list[Callable[[Machine, Process], None]] = []
         self.on_waiting: list[Callable[[Machine, Process], None]] = []
-        """Told of each that began, and will open its device later."""
+        """Called with each that began, and will open its device later."""
         self.pods: dict[str, Pod] = {}
         """The pod of each request, as it was when it was asked for."""
         self.owners: dict[str, str] = {}

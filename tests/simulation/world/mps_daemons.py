@@ -63,7 +63,7 @@ class Daemon:
 
 @dataclass(slots=True)
 class Daemons:
-    """All homes of one machine. `watcher` hears of each start by an agent, and of each stop beforehand."""
+    """All homes of one machine. `watcher` observes each start by an agent, and each stop beforehand."""
 
     directories: dict[str, Directory] = field(default_factory=dict)
     listed: dict[str, Daemon] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Daemons:
     """Faults to come: how the next starts fail. `before` leaves nothing, `after` a daemon that runs."""
     watcher: Callable[[str, Daemon], None] = lambda _what, _daemon: None
     on_terminated: Callable[[Daemon, str], None] = lambda _daemon, _owner: None
-    """Told when a client is let go by order: of which daemon, and whose it is."""
+    """Called when a client is let go by order: of which daemon, and whose it is."""
 
     def alive(self, home: str) -> Daemon | None:
         daemon = self.listed.get(home)

@@ -13,7 +13,7 @@ RETRY_S = 0.5
 
 
 class Said(Protocol):
-    """A word, and when it is said; at 0.0 it was there before anything began."""
+    """A message, and when it is published; at 0.0 it was there before anything began."""
 
     @property
     def at(self) -> float:
@@ -27,7 +27,7 @@ class Said(Protocol):
 
 
 class Operator:
-    """Says words until they have landed, and says them again to a broker that has lost all."""
+    """Publishes messages until they have landed, and again to a broker that has lost all."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

@@ -45,7 +45,7 @@ class AllocatorHost(Host):
         dice: Random,
         trace: Trace,
     ) -> None:
-        """It holds no lease until told so."""
+        """It holds no lease until it is given one."""
         super().__init__(name, clockwork, broker, dice, trace)
         self.rules = rules
         self.holds_lease = False
@@ -144,7 +144,7 @@ class WatcherHost(Host):
         *,
         evicts: bool = True,
     ) -> None:
-        """Watch one folder. Without `evicts` it hears of no order to evict: somebody else carries them out."""
+        """Watch one folder. Without `evicts` it gets no order to evict: another watcher carries them out."""
         super().__init__("pod-watcher", clockwork, broker, dice, trace)
         self.evicts = evicts
         self.admits = False
@@ -161,7 +161,7 @@ class WatcherHost(Host):
         return FolderWatcher(run, self.rules)
 
     def offer(self, event: object) -> None:
-        """It hears nothing of what admission adds."""
+        """It observes nothing of what admission adds."""
         super().offer(as_asked(event) if self.admits else event)
 
     def _carry_out(self, instruction: object) -> None:
@@ -182,7 +182,7 @@ class WatcherHost(Host):
         self._saving = None
 
     def execute(self, instruction: object) -> None:
-        """Save, list, or tell."""
+        """Save, list, or report."""
         match instruction:
             case folder_events.SaveIdentities():
                 self._save(instruction)

@@ -16,7 +16,7 @@ from sluice_node_agent.core.quota import wire
 from sluice_node_agent.core.quota.scheduler import TokenScheduler
 
 ROOMS = (
-    # per home: tenants as (request, limit, width) in percent; each can be had with everybody else's (docs/sharing.md)
+    # per home: tenants as (request, limit, width) in percent; each fits beside all others (docs/sharing.md)
     ((30, 100, 100), (70, 100, 100)),
     ((10, 100, 100), (20, 100, 100), (30, 100, 100), (40, 100, 100)),
     ((40, 100, 50), (60, 100, 50), (100, 100, 30), (50, 100, 20), (50, 60, 20)),

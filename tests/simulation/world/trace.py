@@ -19,13 +19,13 @@ class Trace:
         """Keep nothing, a running hash, or the lines as well."""
         self._keeping = keeping
         self.keeps = keeping != "nothing"
-        """Whether lines are wanted: who would have to put one together asks before it does."""
+        """Whether lines are wanted: a caller that would have to put one together asks first."""
         self._clock = clock
         self._digest = hashlib.sha256()
         self.lines: list[str] = []
 
     def tell(self, host: str, what: str, subject: str = "", detail: object = "") -> None:
-        """Add one line: `host` did or heard `what` about `subject`."""
+        """Add one line: `host` did or observed `what` about `subject`."""
         if not self.keeps:
             return
         line = f"{self._clock():10.4f}  {host:<22} {what:<24} {subject:<44} {_words(detail)}".rstrip()
@@ -61,7 +61,7 @@ def _words(detail: object) -> str:
 
 
 def _short(sequence: int) -> int:
-    """Sequences begin at a time in ms; the last digits are enough to tell them apart."""
+    """Sequences begin at a time in ms; the last digits are enough to keep them apart."""
     return sequence % 10**7
 
 

@@ -1,4 +1,4 @@
-"""How badly the network treats everyone: probabilities that hold until the faults stop, then calm."""
+"""How badly the network treats every message: probabilities that hold until the faults stop, then calm."""
 
 from dataclasses import dataclass
 from random import Random
@@ -24,7 +24,7 @@ class Weather:
     stall: float = 0.0
     """A reader's next batch takes seconds."""
     redelivered: float = 0.0
-    """An agent hears an old entry of its ledger again (a durable may deliver again)."""
+    """An agent receives an old entry of its ledger again (a durable may deliver again)."""
     pull_failed: float = 0.0
     slow_device: float = 0.0
     hasty_end: float = 0.0

@@ -53,7 +53,7 @@ from sluice.contracts.ids import NodeName
 from sluice_allocator.core.placement import PlacementConfig
 
 CALM_S = 120.0
-"""So long after the last fault everyone must have an answer."""
+"""So long after the last fault every request must have an answer."""
 COMPARE_TICKETS_S = 4.0
 STEADY = 3
 """Seconds for which a goal must hold."""
@@ -76,7 +76,7 @@ class Outcome:
 
 
 class World:
-    """Everything there is. `run` lives through the plan once."""
+    """Everything there is. `run` plays the plan once."""
 
     def __init__(self, plan: Plan, keeping: Keeping = "nothing") -> None:
         self.plan = plan
@@ -168,7 +168,7 @@ class World:
         self.finish()
 
     def finish(self) -> None:
-        """No more faults: everyone gets an answer, then everything is given back. Raises ViolationError."""
+        """No more faults: every request gets an answer, then everything is given back. Raises ViolationError."""
         self.trace.tell("world", "CALM")
         if self.file is not None:
             self.until("limits", self.file.missing, CALM_S)

@@ -21,13 +21,13 @@ REPORTED = f"""
 SluiceNobodyAllocates
   {RUNNING}::test_a_system_that_works_is_well_and_one_that_lost_its_allocator_is_not
 SluiceNobodyFollowsPods
-  {DOCTOR}::test_a_cluster_that_nobody_follows_is_told_at_once
+  {DOCTOR}::test_a_cluster_without_a_pod_watcher_is_reported_at_once
 SluiceNoInventory
   {DOCTOR}::test_an_inventory_that_lags_is_a_problem
 SluiceNoWebhook
-  {CERTIFICATES}::test_who_watches_sees_that_nobody_can_ask_it_and_when_its_certificate_ends
+  {CERTIFICATES}::test_an_operator_sees_that_no_client_can_ask_it_and_when_its_certificate_ends
 SluiceWebhookCertificateEnds
-  {CERTIFICATES}::test_who_watches_sees_that_nobody_can_ask_it_and_when_its_certificate_ends
+  {CERTIFICATES}::test_an_operator_sees_that_no_client_can_ask_it_and_when_its_certificate_ends
 SluiceServiceRestarts
   tests/e2e/failures/test_wrong_setups.py::test_a_data_folder_that_cannot_be_written
   tests/integration/test_bus_identity.py::test_a_service_with_anothers_user_ends_and_says_which_subject_it_was
@@ -45,7 +45,7 @@ SluiceBrokerSilent
 SluiceDenied
   tests/integration/test_bus_identity.py::test_a_service_with_anothers_user_ends_and_says_which_subject_it_was
 SluiceMessageSetAside
-  {DOCTOR}::test_a_message_that_nobody_can_read_is_named_with_how_to_remove_it
+  {DOCTOR}::test_an_unreadable_message_is_named_with_how_to_remove_it
 SluiceGpuIll
   {FLEET}::test_metrics_show_unhealthy_gpus_and_quarantined_places
 SluiceQuarantine

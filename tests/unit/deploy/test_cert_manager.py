@@ -59,7 +59,7 @@ def test_a_renewal_changes_nothing_for_api_servers(objects):
 
 
 def test_the_webhook_keeps_no_right_and_no_token(objects, rendered: Rendering):
-    """It speaks to no API server with a certificate that is mounted."""
+    """It connects to no API server with a certificate that is mounted."""
     kinds = ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
     own = names_of(rendered("single"), *kinds, "Secret") - names_of(objects, *kinds, "Secret")
     assert own == {*((kind, WEBHOOK) for kind in kinds), ("Secret", "sluice-webhook-tls")}
@@ -73,7 +73,7 @@ def test_the_webhook_keeps_no_right_and_no_token(objects, rendered: Rendering):
         ({"kind": "Order", "spec": {}}, "not a kind that was looked up"),
     ],
 )
-def test_a_field_of_others_that_nobody_looked_up_is_found(document, words):
+def test_a_field_of_others_that_was_not_looked_up_is_found(document, words):
     """There is no schema at hand for these, so a slip of the pen would be dropped at the cluster."""
     whole = {"apiVersion": "cert-manager.io/v1", "metadata": {"name": "a"}, **document}
     assert [words in problem for problem in deploy_check.problems_of_schema(whole, "")] == [True]

@@ -29,7 +29,7 @@ def test_a_picture_asks_for_metrics_and_labels_that_exist(panel):
 
 
 def test_a_part_is_of_what_it_is_known_of():
-    """An agent shows what a slice was given at once, and what it uses once a driver has told: half would look idle."""
+    """An agent shows what a slice was given at once, its use once a driver has reported: half would look idle."""
     (panel,) = [each for each in PICTURES if each["title"] == "Memory used of what was given"]
     part, whole = panel["targets"][0]["expr"].split(" / ")
     (used,) = re.findall(r"sluice_[a-z_]+", part)

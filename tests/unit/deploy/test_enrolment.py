@@ -257,7 +257,7 @@ async def test_every_pod_on_the_bus_and_both_kinds_of_person_log_in(deployed: De
 
 @pytest.mark.parametrize("stranger", ["namespace", "no pod", "authority", "plain"])
 async def test_a_stranger_is_not_let_in(deployed: Deployed, stranger):
-    """Nor does a service speak to a server that its authority does not vouch for."""
+    """Nor does a service connect to a server that its authority does not vouch for."""
     now = datetime.now(UTC)
     others = ssl.create_default_context(cadata=trusted(renewed(None, (HOST,), now), now))
     good = deployed.who("sluice-allocator", "allocator", pod="a")

@@ -63,11 +63,11 @@ def test_an_image_gets_what_pip_needs_at_the_versions_that_were_tested():
 def test_a_distribution_without_a_pin_ends_the_build(tmp_path, monkeypatch, capsys):
     """Otherwise an image would hold whatever was newest on that day. It is said in one line."""
     assert pins.pins_of(pins.BUILD["hatchling"], PINS), "the build backend is pinned whole"
-    with pytest.raises(pins.PinError, match="no pin of somebody-elses"):
-        pins.pins_of(["pyyaml", "somebody-elses"], PINS)
+    with pytest.raises(pins.PinError, match="no pin of unpinned"):
+        pins.pins_of(["pyyaml", "unpinned"], PINS)
     monkeypatch.chdir(ROOT)
     file = tmp_path / "report.json"
-    file.write_text(json.dumps(report("somebody-elses")))
+    file.write_text(json.dumps(report("unpinned")))
     assert pins.main(["report", str(file)]) == 1
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -86,7 +86,7 @@ def installed(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("service", [service for service in SERVICES if service != "console"])
 def test_an_image_holds_one_service(installed: Path, service):
-    """What is not there cannot be started by mistake, nor by somebody else."""
+    """What is not there cannot be started by mistake, nor by an intruder."""
     prune.prune(service, installed)
     site = installed / "lib" / "python3.11" / "site-packages"
     assert {path.name for path in site.iterdir()} == {"sluice", f"sluice_{service.replace('-', '_')}"}
@@ -104,7 +104,7 @@ def test_the_console_and_a_service_that_does_not_exist_leave_everything(installe
     assert set(prune.SERVICES) == set(SERVICES)
 
 
-def test_a_dockerfile_brings_no_compiler_and_ends_as_nobody():
+def test_a_dockerfile_brings_no_compiler_and_ends_unprivileged():
     """The last stage installs nothing, has the same base, and is not root."""
     first, last = DOCKERFILE.split("\nFROM ")[1:]
     assert first.startswith("${BASE_IMAGE} AS build")
@@ -186,7 +186,7 @@ def test_another_engine_builds_the_same(engine, tmp_path):
     assert "deploy/docker/Dockerfile" in context
 
 
-def test_the_brokers_image_is_the_program_and_a_folder_for_everybody(engine):
+def test_the_brokers_image_is_the_program_and_a_folder_for_all_users(engine):
     """A volume takes from that folder its owner, and the broker runs without root."""
     program = server_binary()
     words, context = engine("broker", NATS_SERVER=str(program))
@@ -235,7 +235,7 @@ def control(tmp_path: Path) -> Iterator[dict[str, str]]:
     if shutil.which("nsenter") is None or subprocess.run(probe, capture_output=True, check=False).returncode != 0:
         pytest.skip("namespaces cannot be entered here (nsenter)")
     if own_groups():
-        pytest.skip("there is a control group sluice-mps on this machine, which is somebody's")
+        pytest.skip("there is a control group sluice-mps on this machine, which has an owner")
     home = HomeDirectory(tmp_path / "homes", HomeId("h1"))
     home.prepare(HomeOwner(gpu=GpuUuid("GPU-1"), device="GPU-1", namespace="team", uid=os.geteuid()))
     variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOST_PROCESS": str(os.getpid())}
@@ -264,7 +264,7 @@ def test_a_daemon_is_in_no_control_group_of_the_agents(control):
     assert {group.partition("::")[2] or group.rpartition(":")[2] for group in groups} == {"/sluice-mps"}
 
 
-def test_a_daemon_shares_memory_with_its_clients_and_with_nobody_else(control):
+def test_a_daemon_shares_memory_with_its_clients_alone(control):
     """Clients in containers have a /dev/shm of their own: they would not find what the daemon put into the host's."""
     shared = Path(control["CUDA_MPS_PIPE_DIRECTORY"]).parent / "shm"
     of_host = set(Path("/dev/shm").iterdir())
@@ -328,7 +328,7 @@ def test_nothing_composed_is_reachable_from_outside_this_machine():
 
 
 def test_the_trace_viewer_is_there_when_it_is_sent_to_and_only_then():
-    """One word turns on both; without it no service waits for a viewer that is not there."""
+    """One setting turns on both; without it no service waits for a viewer that is not there."""
     assert COMPOSE["services"]["jaeger"]["profiles"] == ["traces"]
     for service in SETTINGS:
         endpoint = COMPOSE["services"][service]["environment"]["SLUICE_OTLP_ENDPOINT"]

@@ -202,7 +202,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_only_who_binds_slices_makes_and_allocates_claims_of_ours(rendered: Rendering, what):
-    """Who could would give itself the device of another pod."""
+    """A pod that could would give itself the device of another pod."""
     asked, sentence = REFUSED[what]
     policy = policy_of(rendered, "sluice-claims")
     assert denials(policy, asked) == [sentence]

@@ -40,7 +40,7 @@ def test_the_check_finds_what_it_is_for():
 
 @pytest.mark.parametrize(("overlay", "components"), EVERY)
 def test_images_have_a_version_and_no_registry(rendered: Rendering, overlay, components):
-    """Clusters have mirrors of their own; `latest` is somebody else's choice of what runs."""
+    """Clusters have mirrors of their own; with `latest` the registry would choose what runs."""
     assert list(deploy_check.problems_of_images(rendered(overlay, components), "")) == []
 
 
@@ -118,7 +118,7 @@ def test_every_service_understands_its_environment(rendered: Rendering, overlay,
     assert looked_at >= 6
 
 
-def test_time_is_enforced_unless_somebody_takes_that_away(rendered: Rendering):
+def test_time_is_enforced_by_default(rendered: Rendering):
     """A fractional pod is promised a part of the time that its neighbours take; or the quota cannot be switched off."""
     found = []
     for components in ((), ("no-time-quota",)):
@@ -299,7 +299,7 @@ def test_the_names_on_pods_are_the_codes_own(rendered: Rendering):
 
 @pytest.mark.parametrize("components", [(), COMPONENTS])
 def test_every_namespace_is_looked_at_by_one_webhook(rendered: Rendering, components):
-    """Each default mode has its own path; a mode that does not exist must not be a way around admission."""
+    """Each default mode has its own path; a mode that does not exist would be a way around admission."""
     webhooks = named(rendered("single", components), "MutatingWebhookConfiguration", "sluice")["webhooks"]
     paths = {}
     for webhook in webhooks:

@@ -11,7 +11,7 @@ from sluice_console.shell.web.listen_address import host_and_port
 
 
 def test_the_page_in_a_cluster_starts_and_knows_the_names_that_lead_to_it(rendered: Rendering):
-    """A word that the command does not know ends it; a name that it does not know is answered by nothing."""
+    """An argument that the command does not know ends it; a name that it does not know is answered by nothing."""
     objects = rendered("single")
     (container,) = pod_of(objects, "Deployment", "sluice-web")["containers"]
     command, bound, _ = app.parse_args(container["args"], exit_on_error=False, print_error=False)

@@ -55,7 +55,7 @@ REFUSED = {
     "a GPU for a library by hand": (pod(env=[env("CUDA_VISIBLE_DEVICES", "0")]), BY_HAND),
     "a GPU for a library by its UUID": (pod(env=[env("CUDA_VISIBLE_DEVICES", "0,MIG-1")], **GATED), BY_HAND),
     "a GPU from a ConfigMap": (pod(env=[FROM_A_MAP]), BY_HAND),
-    "somebody else's MPS daemon": (pod(env=[env("CUDA_MPS_PIPE_DIRECTORY", "/x")]), BY_HAND),
+    "another pod's MPS daemon": (pod(env=[env("CUDA_MPS_PIPE_DIRECTORY", "/x")]), BY_HAND),
     "an image under NVIDIA's runtime": (pod(**NVIDIA), BY_IMAGE),
     "an image under a runtime of NVIDIA's family, with an envFrom": (pod(runtimeClassName="nvidia-cdi"), BY_IMAGE),
     "devices by mounts": (pod(mounts=[{"name": "n", "mountPath": "/var/run//nvidia-container-devices/all"}]), BY_MOUNT),
@@ -95,7 +95,7 @@ MARKS = {
 
 
 @pytest.mark.parametrize("mark", MARKS)
-def test_nobody_is_served_from_a_namespace_that_is_left_alone(rendered: Rendering, mark):
+def test_no_pod_is_served_from_a_namespace_that_is_left_alone(rendered: Rendering, mark):
     """A pod that was let in elsewhere would get a slice unseen. Who takes GPUs without us is let alone there."""
     policy = policy_of(rendered, "sluice-left-alone")
     (where,) = policy["spec"]["matchConstraints"]["namespaceSelector"]["matchExpressions"]
@@ -105,7 +105,7 @@ def test_nobody_is_served_from_a_namespace_that_is_left_alone(rendered: Renderin
 
 
 @pytest.mark.parametrize("mark", MARKS)
-def test_with_opt_in_nobody_is_served_past_the_webhook(rendered: Rendering, mark):
+def test_with_opt_in_no_pod_is_served_past_the_webhook(rendered: Rendering, mark):
     """A pod that was let in once, exported and made privileged, would get a slice where no webhook looks at it."""
     policy = (rendered, "sluice-no-side-door", MARKS[mark], ["opt-in"])
     assert refused(*policy) == [NOT_ENABLED]
@@ -156,7 +156,7 @@ def changed(rendered: Rendering, old: Document, new: Document) -> list[str]:
     ids=["nothing", "all GPUs", "the tickets"],
 )
 def test_a_pod_of_ours_can_be_debugged_and_debugging_is_no_way_to_a_gpu(rendered: Rendering, wants, sentences):
-    """Its gate is gone by then, and its own environment must not be held against it."""
+    """Its gate is gone by then, and its own environment is no reason to deny it."""
     container = {"name": "d", "image": "i", **wants}
     opened = pod(env=[INJECTED], mounts=[MOUNT], volumes=[VOLUME], ephemeralContainers=[container])
     assert changed(rendered, opened, opened) == sentences

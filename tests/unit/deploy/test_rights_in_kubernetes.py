@@ -69,7 +69,7 @@ def test_an_account_has_exactly_the_rights_that_its_service_uses(rendered: Rende
 
 @pytest.mark.parametrize("account", ACCOUNTS)
 @pytest.mark.parametrize("asked", FORBIDDEN, ids=lambda right: f"{right.verb} {right.resource} {right.name}".strip())
-def test_nobody_may_do_what_would_make_him_master_of_the_cluster(rendered: Rendering, account, asked):
+def test_no_account_may_do_what_would_make_it_master_of_the_cluster(rendered: Rendering, account, asked):
     assert not may(set(rights(rendered("ha", COMPONENTS), account)), asked)
 
 
@@ -97,7 +97,7 @@ def test_the_table_would_notice():
 
 
 def test_people_who_may_view_may_view_gpus(rendered: Rendering):
-    """`kubectl get gpus` is for everybody; only the watcher writes."""
+    """`kubectl get gpus` is for all users; only the watcher writes."""
     role = named(rendered("single"), "ClusterRole", "sluice-view-gpus")
     assert role["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
     assert role["rules"] == [{"apiGroups": ["sluice.dev"], "resources": ["gpus"], "verbs": ["get", "list", "watch"]}]

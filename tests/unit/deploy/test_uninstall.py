@@ -128,7 +128,7 @@ def test_no_pod_stays_behind_our_gate(cluster: Cluster) -> None:
     cluster.uninstalled("gates")
 
 
-def test_who_makes_a_pod_anew_makes_it_without_a_gate(cluster: Cluster) -> None:
+def test_a_controller_recreates_a_pod_without_a_gate(cluster: Cluster) -> None:
     """The webhook would gate it again, or its creation fail: every Deployment would wait as before."""
     cluster.make("MutatingWebhookConfiguration", "sluice", "admissionregistration.k8s.io/v1")
     cluster.uninstalled("gates")
@@ -136,7 +136,7 @@ def test_who_makes_a_pod_anew_makes_it_without_a_gate(cluster: Cluster) -> None:
 
 
 def test_one_pod_that_may_not_be_deleted_keeps_no_other_behind_its_gate(cluster: Cluster) -> None:
-    """A rule of somebody else protects it, each time: those behind it in the list would wait for ever."""
+    """A rule of another team protects it, each time: those behind it in the list would wait for ever."""
     cluster.create("a-protected", GATE, **OURS, **OWNED)
     cluster.create("b-waits", GATE, **OURS)
     cluster.kube.faults.fail(100, verb="delete", path="pods", code=403)
@@ -155,7 +155,7 @@ def test_one_pod_that_vanishes_keeps_no_other_behind_its_gate(cluster: Cluster) 
 
 
 def test_pods_that_have_ended_hold_nothing_up(cluster: Cluster) -> None:
-    """A cluster with finished Jobs would wait in vain, and be told to delete what holds nothing."""
+    """A cluster with finished Jobs would wait in vain, and be asked to delete what holds nothing."""
     cluster.create("done", **OURS)
     cluster.status("pod", "done", phase="Succeeded")
     cluster.uninstalled("all")

@@ -229,7 +229,7 @@ def ran(command: list[str], folder: Path, **programs: str) -> subprocess.Complet
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_ends_well_and_shows_its_device(example: Path, tmp_path: Path) -> None:
-    """`ErrImagePull` was the end of everybody's first pod."""
+    """`ErrImagePull` was the end of every first pod."""
     for number, document in enumerate(yaml.safe_load_all(example.read_text(encoding="utf-8"))):
         pod = document["spec"].get("template", document)
         assert pod["spec"]["restartPolicy"] == "Never", "one that ends is started again, for ever"

@@ -40,8 +40,8 @@ def rows() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("name", EXPORTED)
-def test_whoever_knows_the_other_allocator_finds_each_of_its_operations(name: str) -> None:
-    """Somebody who relies on one would look for it in vain, and take it for missing or forgotten."""
+def test_each_operation_of_another_allocator_has_its_row(name: str) -> None:
+    """A reader who relies on one would look for it in vain, and take it for missing or forgotten."""
     there = [row[0] for row in rows()]
     assert any(name in re.findall(r"`(\w+)`", cell) for cell in there), f"{name} is in no row"
 
@@ -76,7 +76,7 @@ def rows_of(title):
 
 
 def events():
-    """Every reason of an Event that the code names, in the modules that tell."""
+    """Every reason of an Event that the code names, in the modules that publish it."""
     found = set()
     for module in (pod_problem, pod_reconciler, bus_handler):
         for call in ast.walk(ast.parse(inspect.getsource(module))):

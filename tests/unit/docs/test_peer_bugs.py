@@ -70,7 +70,7 @@ def test_every_fault_has_a_test_that_is_there_or_a_reason_for_none(peer: str) ->
 
 
 def test_every_number_in_a_test_is_on_the_page() -> None:
-    """Who looks a peer's fault up would not find that it is covered."""
+    """A reader who looks a peer's fault up would not find that it is covered."""
     rows = _rows()
     named = _named_in_tests()
     assert len(named) > 60, "the search finds nothing any more"

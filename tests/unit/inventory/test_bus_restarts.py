@@ -130,7 +130,7 @@ def test_another_inventorys_older_snapshot_is_overwritten(bench):
 
 
 def test_a_snapshot_of_another_run_stands_only_when_that_run_is_announced(bench):
-    """Generations of two runs cannot be compared: the announcement shows which run lives."""
+    """Generations of two runs cannot be compared: the announcement shows which run is alive."""
     pulled(bench)
     late = known(9, agent_run=RunId("agent-0"))
     assert bench.hear_inventory(late) == [bench.write(2, known(), expected=103)]

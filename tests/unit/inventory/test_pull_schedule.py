@@ -110,7 +110,7 @@ def test_an_older_answer_never_replaces_a_newer_one(bench):
 
 
 def test_an_answer_of_an_unannounced_run_is_dropped(bench):
-    """An agent that answers but cannot write to the bus must not make its node look usable."""
+    """An agent that answers but cannot write to the bus would make its node look usable."""
     assert bench.hear(news()) == [ASK]
     assert answered(bench, agent_run=RunId("agent-2")) == []
     assert bench.core.view(NODE).error == (
@@ -152,7 +152,7 @@ def test_a_late_or_double_answer_changes_nothing(bench):
 
 
 def test_a_node_that_is_neither_listed_nor_answers_is_forgotten(bench):
-    """Neither on the bus nor answering: it must not take memory without end."""
+    """Neither on the bus nor answering: it would take memory without end."""
     assert bench.hear(news()) == [ASK]
     assert bench.feed(PullFailed(NODE, "away")) == []
     assert bench.start_reading() == []

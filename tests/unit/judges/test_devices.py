@@ -52,7 +52,7 @@ TWO_IN_ONE_PLACE = machine((3, [instance(start=0, size=4), instance("MIG-2", sta
 @pytest.mark.parametrize(
     ("states", "words", "pods", "blamed"),
     [
-        # made before it was told, there while it was wanted, gone soon after
+        # made before it was ordered, there while it was wanted, gone soon after
         (A_WHILE, life("p"), [P], []),
         (TWO_IN_ONE_PLACE, [], [], [f"{GPU} of n1 has instances at (0, 4) and (3, 4) at once (at 3.000)"]),
         (A_WHILE, [*life("p"), *life("q")], [P, Q], [f"{MIG} was given to a-p, a-q"]),
@@ -64,7 +64,7 @@ TWO_IN_ONE_PLACE = machine((3, [instance(start=0, size=4), instance("MIG-2", sta
     ],
     ids=["no fault", "two in one place", "given to two", "not there", "for no request", "waits too long", "waits"],
 )
-def test_each_fault_is_seen_and_nobody_else_is_blamed(states, words, pods, blamed):
+def test_each_fault_is_seen_and_no_other_is_blamed(states, words, pods, blamed):
     """A pod whose device is another's, or not there, would count as served."""
     assert judged(states, words, *pods) == blamed
 

@@ -35,7 +35,7 @@ def withdrawn(request: str, *, closing: bool = False) -> tuple[str, dict]:
 
 
 def heard(*words: tuple[int, tuple[str, dict]], **options) -> History:
-    """Words that were stored in this order, each landed with this sequence."""
+    """Messages that were stored in this order, each landed with this sequence."""
     history = History(**options)
     for sequence, (subject, message) in words:
         history.put(subject, sequence, message)
@@ -43,7 +43,7 @@ def heard(*words: tuple[int, tuple[str, dict]], **options) -> History:
 
 
 def violations(*words: tuple[str, dict], **options) -> list[str]:
-    """What the judge says of words that landed in this order."""
+    """What the judge says of messages that landed in this order."""
     return heard(*enumerate(words), **options).violations()
 
 
@@ -55,7 +55,7 @@ def test_a_faultless_life_is_not_blamed():
     ) == []  # fmt: skip
 
 
-LOST = "r-a lost its slice a while somebody wanted it"
+LOST = "r-a lost its slice a while it was wanted"
 OVER = "('GPU-1', 0) is made for b while a is on it"
 CAME_BACK = "a came back after it was gone"
 
@@ -88,7 +88,7 @@ B, C = made("b", device(3)), made("c", device(4))
         [(70, made("a")), (40, made("a")), (45, gone("a"))],
         # withdrawn as 90, then the broker numbers from 40: the slice's end as 45 is later
         [*LIVES, (90, withdrawn("r-a")), (40, made("a")), (2, made("a")), (45, gone("a"))],
-        # withdrawn as 45 and heard, then forgotten, and the slice's end is the next 45: no subject has gone backwards
+        # withdrawn as 45 and read, then forgotten, and the slice's end is the next 45: no subject has gone backwards
         [*LIVES, (45, withdrawn("r-a")), (45, gone("a")), (47, withdrawn("r-a"))],
         # one subject shows early that numbers are new, and another one only after the pod's end was stored, late
         [*LIVES, (90, B), (91, C), (40, B), (45, gone("a")), (43, withdrawn("r-a")), (47, C)],
@@ -97,8 +97,8 @@ B, C = made("b", device(3)), made("c", device(4))
     ],
     ids=["republished", "withdrawn before", "two words of one number", "a late end", "copies of two writers"],
 )
-def test_nobody_is_blamed_where_numbers_begin_anew_or_copies_are_late(words):
-    """The judge would blame an honest agent: what counts is when a word landed."""
+def test_no_fault_is_seen_where_numbers_begin_again_or_copies_are_late(words):
+    """The judge would blame an honest agent: what counts is when a message landed."""
     assert heard(*words).violations() == []
 
 
@@ -110,12 +110,12 @@ def test_nobody_is_blamed_where_numbers_begin_anew_or_copies_are_late(words):
         ([(70, made("a")), (40, made("a")), (45, made("b")), (50, gone("a"))], OVER),
         # the pod's end came after its slice was gone, though the new numbers are lower than the old
         ([(69, bound("r-a", "a")), (70, made("a")), (90, B), (80, gone("a")), (40, B), (41, withdrawn("r-a"))], LOST),
-        # a number that two words had shows that numbers began again
+        # a number that two messages had shows that numbers began again
         ([*LIVES, (45, gone("a")), (45, withdrawn("r-a"))], LOST),
     ],
     ids=["comes back", "made over another", "lost by a pod", "two words of one number"],
 )
-def test_each_fault_is_seen_where_numbers_begin_anew(words, blamed):
+def test_each_fault_is_seen_where_numbers_begin_again(words, blamed):
     assert heard(*words).violations() == [blamed]
 
 
@@ -136,7 +136,7 @@ def test_the_copy_of_a_writer_that_stood_still_shows_no_break(said, blamed):
 
 
 def test_a_closing_word_without_the_first_proves_a_gap_and_nothing_else():
-    """A pod-watcher was killed between its word and the copy; its successor said the closing one."""
+    """A pod-watcher was killed between its message and the copy; its successor said the closing one."""
     closing = withdrawn("r-a", closing=True)
     assert violations(*DIED, closing, sources_killed=True) == []
     assert violations(*DIED, closing) == [LOST]
@@ -152,7 +152,7 @@ def test_an_end_that_was_forgotten_with_a_broker_is_not_blamed_on_who_heard_it()
 
 
 def test_what_stands_closes_a_gap():
-    """An agent was killed between its word and the copy; the word stands on the stream."""
+    """An agent was killed between its message and the copy; the message stands on the stream."""
     history = heard((1, made("a")), (3, made("b")))
     assert history.violations() == [OVER]
     subject, message = gone("a")
@@ -168,7 +168,7 @@ def test_what_stands_and_should_not_is_seen():
     assert history.violations() == [OVER]
 
 
-def test_shares_of_one_home_have_it_together_and_nobody_else_has():
+def test_shares_of_one_home_have_it_together_and_no_other_has():
     """An instance at the place of a home would take its tenants' memory."""
     home = {**device(0, 2), "share": {"memory_mib": 4096}}
     told = device(0, 2)

@@ -62,7 +62,7 @@ def test_a_released_place_may_be_given_again():
         (slice_("1g.5gb", 0, 1), slice_("1g.7gb", 1, 1), "no profile"),
         (slice_("1g.5gb", 0, 1), slice_("1g.5gb", 0, 1), "at once"),
         (whole(), whole(), "at once"),
-        (whole(), whole(**part()), "somebody's own"),
+        (whole(), whole(**part()), "one tenant's own"),
         (whole("T4", 1), whole("T4", 8), "given whole only"),
         (whole(**part(uid=1)), whole(**part(uid=2)), "trust domains"),
         (whole(**part()), whole(**part(mode="mps")), "several modes"),
@@ -86,7 +86,7 @@ def test_another_namespace_is_another_trust_domain():
 
 
 def test_overcommit_is_for_mps_only():
-    """Fractional shares are promises; a factor must not stretch them."""
+    """Fractional shares are promises; a factor does not stretch them."""
     for mode, faults in (("mps", 0), ("fractional", 1)):
         layouts = judge(overcommit_percent=150)
         layouts.grant("a", "n", [whole(**part(30000, mode=mode))])

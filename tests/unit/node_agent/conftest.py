@@ -62,7 +62,7 @@ class Daemons:
         self.pid = 100
         self.started = 0
         self.quotas: dict[str, do.SetQuotas] = {}
-        """What the token scheduler of each home was told; it dies with its agent."""
+        """The orders that the token scheduler of each home has; it dies with its agent."""
         self.greeted: tuple[int, ...] = ()
 
     def found(self) -> tuple[ev.FoundMpsHome, ...]:
@@ -137,7 +137,7 @@ class Daemons:
             gpu.processes.append(Process(pid=pid, owner=owner, device=device, kind=kind))
 
     def connect(self, pid: int, owner: str = "pod-1") -> Daemon:
-        """A process of a pod becomes a client of the only daemon that lives."""
+        """A process of a pod becomes a client of the only daemon that runs."""
         (daemon,) = self.living()
         daemon.clients[pid] = owner
         self.enter(pid, daemon.order.device, owner)
@@ -197,7 +197,7 @@ class Node:
         self.waiting: deque[Any] = deque()
         self.own_done: list[Any] = []
         self.pods: dict[str, tuple[ev.PodProcess, ...]] = {}  # what runs of each pod, whatever it holds
-        self.nameless: dict[int, str] = {}  # GPUs that cannot tell their UUID when an agent starts
+        self.nameless: dict[int, str] = {}  # GPUs that do not report their UUID when an agent starts
         self.refused: list[type] = []  # the next of each is refused by the device, or the disk
         self.cdi: dict[str, tuple[do.CdiDevice, ...]] = {}  # CDI files by claim: they survive the agent
         self.no_cdi = ""  # why none can be written
@@ -262,20 +262,20 @@ class Node:
                 setattr(hardware.faults, name, value)
 
     def change_gpu(self, gpu: int, **changes: Any) -> None:
-        """Somebody, or the hardware itself, changes a GPU."""
+        """A person, or the hardware itself, changes a GPU."""
         with self.hardware.changing() as hardware:
             for name, value in changes.items():
                 setattr(hardware.gpus[gpu], name, value)
 
     def change_instance(self, **changes: Any) -> None:
-        """Somebody puts another instance in the place of the first GPU's only one, or changes it."""
+        """Another instance takes the place of the first GPU's only one, or that one changes."""
         with self.hardware.changing() as hardware:
             (instance,) = hardware.gpus[0].instances
             for name, value in changes.items():
                 setattr(instance, name, value)
 
     def lose_instances(self) -> None:
-        """Somebody destroys all that is on the first GPU."""
+        """All that is on the first GPU is destroyed."""
         with self.hardware.changing() as hardware:
             hardware.gpus[0].instances.clear()
 
@@ -408,7 +408,7 @@ class Node:
         return entry.message if entry is not None else None
 
     def says(self, allocation: str, kind: type) -> Any:
-        """The last word of a slice, which is of this kind."""
+        """The last message of a slice, which is of this kind."""
         word = self.word(allocation)
         assert isinstance(word, kind), word
         return word
@@ -577,7 +577,7 @@ class Node:
         return self.calls
 
     def steps(self) -> list[type]:
-        """What kinds of steps were done, without what the journal was told."""
+        """What kinds of steps were done, without those for the journal."""
         return [type(step) for step in self.own_done if not isinstance(step, do.SaveJournal)]
 
     def instances(self, gpu: int = 0) -> list[tuple[str, int, int]]:

@@ -13,7 +13,7 @@ BOTH = ((0, "3g.20gb", 4, 4), (1, "1g.5gb", 6, 1))
 
 
 def _finish(node):
-    """A new life after the crash, that is opened and ends what was begun."""
+    """A new run after the crash, that is opened and ends what was begun."""
     node.live()
     assert node.work()
     return node.word("a1")
@@ -105,7 +105,7 @@ def test_an_instance_with_the_id_of_one_that_just_went_is_its_own_slices_after_a
     assert node.instances(0) == [("1g.5gb", 0, 1)]
 
 
-def test_a_compute_instance_that_somebody_made_while_the_agent_was_down_is_left_alone(node):
+def test_a_foreign_compute_instance_of_while_the_agent_was_down_is_left_alone(node):
     """Ours was destroyed, and the journal says so: what is there is an administrator's."""
     booking = node.booking("a1", ON_MIG)
     node.serve(booking)
@@ -141,7 +141,7 @@ def test_a_ticket_never_names_a_device_that_is_gone(node):
 
 
 def test_what_an_operator_vouched_for_once_does_not_hold_for_a_slice_that_lives_on(node):
-    """Its GPU would be given to the next one under its process, long after somebody looked there once."""
+    """Its GPU would be granted again under its process, long after a person looked there once."""
     booking = node.ready(node.booking("a1", (0, "3g.20gb", 4, 4), (2, None, 0, 8)))
     node.mps.enter(501, node.gpus[2], "pod-1")
     node.change_instance(uuid="")
@@ -157,7 +157,7 @@ def test_what_an_operator_vouched_for_once_does_not_hold_for_a_slice_that_lives_
 
 
 def _changed_while_it_is_made(node, booking, **changes):
-    """Somebody changes its instance before that is read back: it fails, and is given back."""
+    """Its instance changes before it is read back: it fails, and is given back."""
     node.order(node.grant(booking))
     verify = node.up_to(do.VerifyInstance)
     node.change_instance(uuid="", **changes)
@@ -169,14 +169,14 @@ def _changed_while_it_is_made(node, booking, **changes):
 
 @pytest.mark.parametrize("is_share", [False, True])
 def test_what_loses_its_compute_instance_while_it_is_made_leaves_nothing(node, is_share):
-    """Somebody destroys it before it is read back, and the GPU instance would stay for ever."""
+    """It is destroyed before it is read back, and the GPU instance would stay for ever."""
     _changed_while_it_is_made(node, node.share("a1", ON_MIG) if is_share else node.booking("a1", ON_MIG))
     assert isinstance(node.word("a1"), SliceGone)
     assert node.instances(0) == []
 
 
 @pytest.mark.parametrize("profile", ["1g.5gb+me", "1g.5gb"])
-def test_an_instance_that_somebody_made_in_the_place_of_ours_is_left_alone(node, profile):
-    """Its user would lose it. One that looks like ours cannot be told apart, and is unused; the id is used again."""
+def test_a_foreign_instance_in_the_place_of_ours_is_left_alone(node, profile):
+    """Its user would lose it. One that looks like ours cannot be distinguished, and is unused; the id is used again."""
     _changed_while_it_is_made(node, node.booking("a1", (0, "1g.5gb", 0, 1)), profile=profile)
     assert len(node.instances(0)) == (1 if profile.endswith("me") else 0)

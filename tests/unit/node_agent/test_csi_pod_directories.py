@@ -31,7 +31,7 @@ def sources(tmp_path, boot):
     return there
 
 
-def test_a_pods_directory_lets_its_user_pass_and_nobody_list(sources):
+def test_a_pods_directory_lets_its_user_pass_and_no_user_list(sources):
     """A container of any user starts; what others have on the node stays unseen."""
     place = sources.make(UID)
     assert sources.make(UID) == place
@@ -55,7 +55,7 @@ def test_a_directory_stays_while_a_volume_shows_it(sources):
     sources.note_unpublished(TARGET)
     (sources.root / UID / "ticket").mkdir()
     sources.release(UID)
-    assert sources.all(), "somebody may still be granted what is in it"
+    assert sources.all(), "a pod may still be granted what is in it"
     (sources.root / UID / "ticket").rmdir()
     sources.release(UID)
     sources.release(UID)
@@ -75,7 +75,7 @@ def test_a_restart_keeps_everything_and_a_reboot_nothing(sources, boot):
     assert not sources.is_published(UID)
 
 
-def test_somebodys_files_are_never_taken_for_ours(tmp_path, boot):
+def test_foreign_files_are_never_taken_for_ours(tmp_path, boot):
     folder = tmp_path / "home"
     (folder / "thesis").mkdir(parents=True)
     with pytest.raises(OSError, match="pods_dir must be a directory for Sluice alone"):
@@ -93,7 +93,7 @@ def test_a_link_in_place_of_a_directory_is_not_followed(sources, boot, tmp_path)
     assert (tmp_path / "elsewhere" / "kept").exists()
 
 
-def test_two_never_change_it_at_once_and_nobody_waits_for_ever(sources, monkeypatch):
+def test_two_never_change_it_at_once_and_none_waits_for_ever(sources, monkeypatch):
     """A volume is not mounted while its directory is removed; a process that hangs does not hang the other."""
     monkeypatch.setattr(module, "_LOCK_S", 0.05)
     with sources.locked(), pytest.raises(OSError, match=r"another process has held it for 0\.05 s"), sources.locked():

@@ -47,7 +47,7 @@ class FakeProc:
         shutil.rmtree(self.root / str(pid))
 
     def has_namespace(self, number):
-        """Who looks is in this process namespace; 4026531836 is the machine's own."""
+        """The caller is in this process namespace; 4026531836 is the machine's own."""
         place = self.root / "self" / "ns" / "pid"
         place.parent.mkdir(parents=True, exist_ok=True)
         place.unlink(missing_ok=True)
@@ -89,7 +89,7 @@ def _request(tmp_path, uid=UID):
 
 
 async def test_a_pod_that_does_not_end_is_named_with_its_processes(tmp_path, proc):
-    """Who looks why a pod stays in Terminating reads which processes it has."""
+    """A look at why a pod stays in Terminating shows which processes it has."""
     for pid in range(100, 112):
         proc.add(pid, UID)
     async with _called(tmp_path, proc, within_s=0.3) as node:
@@ -100,7 +100,7 @@ async def test_a_pod_that_does_not_end_is_named_with_its_processes(tmp_path, pro
         assert refused.value.details() == f"pod {UID} still has 12 processes on n1: {pids}"
 
 
-async def test_everybody_who_waits_is_answered_when_the_last_process_ends(tmp_path, proc, monkeypatch):
+async def test_every_waiting_call_is_answered_when_the_last_process_ends(tmp_path, proc, monkeypatch):
     """Fifty pods that end at once share the looks at the node's processes, and none is forgotten."""
     looks, waiting, enough, loop = [], threading.Semaphore(0), asyncio.Event(), asyncio.get_running_loop()
     left_of = PodExitWait.left_of
@@ -111,7 +111,7 @@ async def test_everybody_who_waits_is_answered_when_the_last_process_ends(tmp_pa
 
     def look(processes):
         looks.append(1)
-        if len(looks) == 1:  # it lasts until everybody waits
+        if len(looks) == 1:  # it lasts until all callers wait
             assert all(waiting.acquire(timeout=20) for _ in range(50))
         if len(looks) == 4:
             loop.call_soon_threadsafe(enough.set)
@@ -129,7 +129,7 @@ async def test_everybody_who_waits_is_answered_when_the_last_process_ends(tmp_pa
     assert len(looks) < 50
 
 
-async def test_without_proc_nobody_is_said_to_be_gone(tmp_path, proc):
+async def test_without_proc_no_process_is_said_to_be_gone(tmp_path, proc):
     """What cannot be looked at is no proof that a device is free."""
     async with _called(tmp_path, proc, within_s=5) as node:
         shutil.rmtree(proc.root)

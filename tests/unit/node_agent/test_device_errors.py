@@ -1,4 +1,4 @@
-"""When devices refuse, vanish, or are used by somebody else."""
+"""When devices refuse, vanish, or are used by another program."""
 
 import msgspec
 import pytest
@@ -52,7 +52,7 @@ def test_what_cannot_be_made_at_all_fails_without_touching_a_gpu(node):
 
 
 def test_a_slice_in_use_is_tried_ever_more_slowly_then_quarantined_and_freed_when_it_can_be(make_node):
-    """A tenant that does not let go keeps the place booked, and people hear of it."""
+    """A tenant that does not let go keeps the place booked, and people learn of it."""
     node = make_node(quarantine_after=3, back_off_first_s=1.0, back_off_max_s=4.0)
     booking = node.serve(node.booking("a1", (0, "3g.20gb", 4, 4)))
     node.mps.enter(7, node.word("a1").devices[0].uuid, "pod-1")
@@ -111,9 +111,9 @@ def test_a_foreign_instance_is_reported_subtracted_and_never_touched(new_node):
 def test_another_instance_under_our_id_is_left_alone(node):
     """After a reset by hand, what sits where ours was is not destroyed in its stead."""
     booking = node.serve(node.booking("a1", (0, "3g.20gb", 4, 4)))
-    node.change_instance(uuid="MIG-of-somebody-else")
+    node.change_instance(uuid="MIG-of-another")
     node.gone(booking)
-    assert node.hardware.read().gpus[0].instances[0].uuid == "MIG-of-somebody-else"
+    assert node.hardware.read().gpus[0].instances[0].uuid == "MIG-of-another"
 
 
 def test_what_cannot_be_made_again_is_degraded_and_tried_again(make_node):
@@ -132,7 +132,7 @@ def test_what_cannot_be_made_again_is_degraded_and_tried_again(make_node):
     assert isinstance(node.word("a1"), SliceReady)
 
 
-def test_a_whole_gpu_that_somebody_puts_in_mig_mode_is_degraded_until_it_is_out_of_it(node):
+def test_a_whole_gpu_that_is_put_in_mig_mode_by_hand_is_degraded_until_it_is_out_of_it(node):
     """Its pod has no device any more, and no message would say so."""
     node.ready(node.booking("a1", (2, None, 0, 8)))
     node.change_gpu(2, mig=True)
@@ -188,7 +188,7 @@ def test_a_lost_journal_is_rebuilt_from_devices_and_ledger(node, damage, crash_a
     assert (node.instances(0), node.instances(1), node.tickets.names()) == ([], [], ())
 
 
-def test_a_grant_that_failed_is_tried_again_when_it_is_ordered_anew(node):
+def test_a_grant_that_failed_is_tried_again_when_it_is_ordered_again(node):
     node.fault(ci_fails=1)
     booking = node.serve(node.booking("a1", *TWO))
     assert isinstance(node.word("a1"), SliceFailed)
@@ -225,7 +225,7 @@ def test_a_slice_that_is_being_made_on_a_gpu_that_falls_silent_is_not_waited_for
 
 @pytest.mark.parametrize("shared", [False, True], ids=["slice", "home"])
 def test_a_gpu_whose_driver_does_not_come_back_from_a_call_counts_as_lost_until_it_does(node, shared):
-    """Its pods would wait for ever without a word, and more and more would be put there."""
+    """Its pods would wait for ever without a reason, and more and more would be put there."""
     at = (0, "3g.20gb", 4, 4)
     node.order(node.grant(node.share("a1", at) if shared else node.booking("a1", at)))
     hanging = node.up_to(do.CreateGpuInstance)

@@ -29,7 +29,7 @@ def node(make_node):
     return opened(make_node)
 
 
-def test_what_is_offered_is_what_nobody_has(node):
+def test_what_is_offered_is_what_is_free(node):
     """People would count on slices that are taken, or not know of those that are free."""
     before = {"1g.5gb": 1, "2g.10gb": 1, "3g.20gb": 1}
     seen = report(node)
@@ -102,7 +102,7 @@ def test_an_instance_without_compute_instance_is_not_offered_and_says_why(node):
 
 
 def test_a_slice_whose_instance_was_taken_away_is_degraded_and_comes_back_with_it(node):
-    """A pod would be told that all is well with a device that is not there; or never get it back."""
+    """A pod would be given a device that is not there as if all were well; or never get it back."""
     _, before = granted(node)
     admin_removes(node, 6)
     reread(node)
@@ -136,7 +136,7 @@ def test_a_home_lives_in_an_instance_that_is_there_and_leaves_it_there(node):
 
 
 def test_a_home_is_not_made_in_what_a_tenant_has_alone(node):
-    """Shares would be put on a device that somebody has to himself."""
+    """Shares would be put on a device that a tenant has to itself."""
     granted(node)
     node.serve(node.share("a2", SMALL, owner="pod-2"))
     assert "is a1's still" in node.says("a2", SliceFailed).message

@@ -135,7 +135,7 @@ def test_a_look_that_fails_is_not_repeated_without_end(node):
     assert isinstance(granted(node)[1], SliceFailed)
 
 
-def test_a_daemon_of_which_nobody_knows_does_not_keep_an_instance_from_everybody(make_node):
+def test_an_unknown_daemon_does_not_keep_an_instance_out_of_use(make_node):
     """Its share was being taken back when journal and ledger were lost: the instance would look used for ever."""
     for death in deaths(least=5):
         node, booking = ordered(make_node, "share")

@@ -42,7 +42,7 @@ def test_an_error_that_needs_a_reset_stops_new_slices(xid):
 
 
 def test_no_xid_that_has_words_is_taken_for_harmless():
-    """The words are for reasons; a number in both tables would never be seen."""
+    """The texts are for reasons; a number in both tables would never be seen."""
     assert all(0 < xid < 200 for xid in APPLICATION_XIDS)
     with_words = {46, 48, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 155, 156, 158, 167, 171, 172}
     assert not APPLICATION_XIDS & with_words
@@ -257,7 +257,7 @@ async def test_a_reboot_noticed_here_begins_a_new_life():
 
 @pytest.mark.parametrize("model", catalog(), ids=lambda model: model.key)
 def test_profiles_are_found_by_the_same_name_on_old_drivers(model):
-    """A driver that does not tell the names of profiles: a grant of `3g.20gb` must still find it."""
+    """A driver that does not report the names of profiles: a grant of `3g.20gb` must still find it."""
     for profile in model.profiles:
         size = {"compute_slices": profile.compute_slices, "memory_mib": profile.memory_mib}
         assert built_name(enum=profile.nvml_enum, total_bytes=model.memory_mib * 1024**2, **size) == profile.name

@@ -138,7 +138,7 @@ def test_whatever_changes_on_a_gpu_is_seen_at_once(changed: ShownFacts):
     assert devices.shown(SEEN) == before
 
 
-def test_a_gpu_that_was_read_anew_is_shown_as_it_is_now():
+def test_a_gpu_that_was_read_again_is_shown_as_it_is_now():
     devices = Devices([GPU])
     devices.shown(SEEN)
     devices.add(SimpleNamespace(gpu=GPU.uuid, profile="1g.5gb", start=4, size=1), 2)
@@ -150,7 +150,7 @@ def test_a_gpu_that_was_read_anew_is_shown_as_it_is_now():
 
 
 def test_who_is_found_on_a_fixed_instance_is_said_although_nothing_was_made_or_given():
-    """Else it is given to a pod that finds somebody else's process on it."""
+    """Else it is granted to a pod that finds another process on it."""
     devices, free = Devices([FIXED]), replace(SEEN, claims={})
     assert devices.shown(free)[0].creatable["3g.20gb"] == 1
     devices.note_users("MIG-1", ("a stranger",))

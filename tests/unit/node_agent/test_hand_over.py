@@ -88,7 +88,7 @@ def test_a_call_for_a_slice_that_does_not_come_up_says_why(node):
 
 
 def test_a_claim_of_two_slices_is_prepared_when_one_is_left(node):
-    """Two allocators granted it: the kubelet must not get the devices of the one that is taken back."""
+    """Two allocators granted it: the kubelet does not get the devices of the one that is taken back."""
     booking = _booking(node)
     surplus = replace(booking, allocation="a2", devices=_booking(node, at=(0, "3g.20gb", 0, 4)).devices)
     node.serve(surplus, booking)
@@ -131,7 +131,7 @@ def test_more_calls_than_the_limit_are_refused(make_node):
 
 
 def test_two_claims_of_a_pod_get_a_file_each_with_their_own_device(node):
-    """A container that uses one claim must not see the other's device."""
+    """A container that uses one claim does not see the other's device."""
     booking = node.claimed(node.booking("a1", INSTANCE, (1, "1g.5gb", 6, 1)), ("u1", "main"), ("u2", "side"))
     devices = (booking.devices[0], replace(booking.devices[1], container="side"))
     booking = _ready(node, replace(booking, devices=devices))
@@ -226,7 +226,7 @@ def test_a_pod_deleted_by_force_keeps_its_device_although_the_kubelet_has_ended_
 
 
 def test_unpreparing_answers_an_earlier_call_that_still_waits(node):
-    """Its slice must not be handed over when it is ready later."""
+    """Its slice stays with the agent when it is ready later."""
     booking = _booking(node)
     first = node.prepare("u1")
     end = node.unprepare("u1")

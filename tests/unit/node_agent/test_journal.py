@@ -47,7 +47,7 @@ def _records(directory):
 
 
 def test_what_a_crash_tore_off_is_dropped(directory):
-    """A power cut while writing does not cost the journal: what was being written had not been told to anybody."""
+    """A power cut while writing does not cost the journal: what was being written had not been published."""
     path = directory / "journal"
     before = _records(directory).records()
     whole = path.read_bytes()
@@ -60,7 +60,7 @@ def test_what_a_crash_tore_off_is_dropped(directory):
 
 
 def test_what_was_written_is_there_for_the_next_life_although_no_disk_was_waited_for(tmp_path):
-    """An agent that dies between a step and the next sync has still told its successor what it did."""
+    """An agent that dies between a step and the next sync has still left its successor what it did."""
     directory = tmp_path / "n1"
     journal = Journal(directory, "n1")
     journal.write([_stone(1)])
@@ -92,7 +92,7 @@ def test_a_power_cut_takes_nothing_that_was_synced(tmp_path):
 
 
 def test_only_what_others_are_told_must_outlive_the_boot():
-    """A power cut must not bring back what was given back; the rest is about devices that do not survive it either."""
+    """What was given back stays so after a power cut; the rest is about devices that do not survive it either."""
     must = journal_records.must_outlive_boot
     phases = {phase for phase in get_args(journal_records.Phase) if must(_slice(phase))}
     assert phases == {"ready", "failed", "degraded"}
@@ -104,7 +104,7 @@ def test_only_what_others_are_told_must_outlive_the_boot():
 
 
 def test_a_journal_that_lost_its_end_is_noticed_wherever_it_was_cut(directory):
-    """A step that was told to the world is never forgotten in silence: its instance would be given away twice."""
+    """A published step is never forgotten in silence: its instance would be granted twice."""
     path, note = directory / "journal", directory / "journal.told"
     whole, told = path.read_bytes(), note.read_bytes()
     for cut in range(len(whole)):
@@ -141,7 +141,7 @@ def test_any_flipped_bit_is_noticed(directory):
 
 
 def test_a_line_that_is_missing_doubled_or_moved_is_noticed(directory):
-    """Records count by their order, so another order is another story."""
+    """Records count by their order, so another order is another history."""
     path = directory / "journal"
     lines = path.read_bytes().splitlines(keepends=True)
     wrong = ([*lines[:1], *lines[2:]], [*lines, lines[-1]], [lines[0], lines[2], lines[1], *lines[3:]])
@@ -153,7 +153,7 @@ def test_a_line_that_is_missing_doubled_or_moved_is_noticed(directory):
 
 
 def test_an_emptied_or_removed_journal_is_not_a_new_one(directory):
-    """A lost journal is said to be lost, also while no instance is there to tell."""
+    """A lost journal is said to be lost, also while no instance is there to show it."""
     (directory / "journal").write_bytes(b"")
     assert "its end is lost" in _records(directory).problem
     (directory / "journal").unlink()
@@ -244,7 +244,7 @@ print("|".join(said))
 
 
 def test_a_full_disk_loses_nothing_that_was_told(tmp_path):
-    """A full disk ends the agent in one sentence, and its next life finds all that was told."""
+    """A full disk ends the agent in one sentence, and after a restart it finds all that it has published."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(

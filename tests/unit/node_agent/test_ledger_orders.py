@@ -95,7 +95,7 @@ def test_a_revoke_of_something_unknown_is_answered_gone(node):
 
 
 def test_nothing_is_done_before_the_node_is_opened_for_this_run(new_node):
-    """After a broker was wiped, an agent never makes a slice on a place that somebody else still has."""
+    """After a broker was wiped, an agent never makes a slice on a place that another tenant still has."""
     new_node.begin()
     new_node.own_done.clear()
     new_node.order(new_node.grant(new_node.booking("a1", (0, "2g.10gb", 4, 2))))
@@ -115,7 +115,7 @@ def test_nothing_is_done_before_the_node_is_opened_for_this_run(new_node):
 
 
 def test_an_order_of_another_incarnation_is_not_carried_out(node):
-    """What was decided in an earlier life of the broker is decided again."""
+    """What was decided in an earlier incarnation of the broker is decided again."""
     grant = msgspec.structs.replace(node.grant(node.booking("a1", (0, "2g.10gb", 4, 2))), incarnation=Incarnation("0"))
     assert node.own(node.order(grant)) == []
     assert node.agent.snapshot().slices == ()
@@ -152,7 +152,7 @@ def test_a_closed_slice_is_said_gone_with_an_end_and_its_tombstone_forgotten(mak
 
 
 def test_what_is_closed_once_more_is_said_gone_once_more_with_an_end(make_node):
-    """A broker that lost its latest words shows that of before, for ever: the end of it was said long ago."""
+    """A broker that lost its latest messages shows that of before, for ever: the end of it was published long ago."""
     node = make_node(closing_ttl_s=20, tombstone_ttl_s=100.0)
     booking = node.booking("a1", (0, "2g.10gb", 4, 2))
     node.order(node.grant(booking))
@@ -180,7 +180,7 @@ def test_a_generation_is_told_only_when_the_journal_holds_it(new_node):
 
 
 def test_a_closing_word_that_the_broker_forgot_is_said_again(node):
-    """Who still waits for the end of a slice hears of it, also after a wipe."""
+    """An allocator that waits for the end of a slice observes it, also after a wipe."""
     booking = node.booking("a1", (0, "2g.10gb", 4, 2))
     node.order(node.revoke(booking))
     node.obey(node.closed(booking))

@@ -45,7 +45,7 @@ def test_an_instance_on_a_gpu_that_is_silent_when_the_journal_is_lost_stays_with
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "shared"])
-def test_a_compute_instance_whose_making_nobody_heard_of_is_unmade_although_its_gpu_was_silent_then(node, shared):
+def test_an_unrecorded_compute_instance_is_unmade_although_its_gpu_was_silent_then(node, shared):
     """The place would be in quarantine for ever: the GPU instance cannot go while its compute instance is there."""
     node.order(node.grant(node.share("a1", SMALL) if shared else node.booking("a1", SMALL)))
     while not any(instance.uuid for instance in node.hardware.read().gpus[0].instances):

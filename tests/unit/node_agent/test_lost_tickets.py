@@ -42,7 +42,7 @@ def test_no_ticket_is_made_for_a_slice_that_is_taken_back_meanwhile(node):
 
 
 def test_a_ticket_that_cannot_be_made_again_is_told_to_its_pod(node):
-    """A person sees why nothing starts; it is tried on, and the word goes when it is there."""
+    """A person sees why nothing starts; it is tried on, and the reason goes when it is there."""
     shutil.rmtree(node.tmp_path / "tickets")
     node.refused = [MakeTicket] * 100
     node.tick(node.config.compare_tickets_s)

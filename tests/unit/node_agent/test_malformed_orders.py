@@ -12,11 +12,11 @@ from sluice.contracts.bus.subjects import Address
 from sluice.contracts.messages import AnyMessage, NodeOpened, SliceReady
 
 SOME = 6
-"""Of each order: every one costs two lives of an agent."""
+"""Of each order: every one costs two runs of an agent."""
 
 
 def orders(node) -> Iterator[tuple[Address, AnyMessage]]:
-    """A sensible word of every kind in this node's ledger: whole devices, shares, a revoke, the end, the head."""
+    """A sensible message of every kind in this node's ledger: whole devices, shares, a revoke, the end, the head."""
     instance = node.booking("p1_r_1", (0, "1g.5gb", 0, 1))
     several = node.booking("p2_r_1", (0, "2g.10gb", 2, 2), (2, None, 0, 8))
     share = node.share("p3_r_1", (0, "3g.20gb", 4, 4), memory_mib=100, sm_partition=20, uid=7)
@@ -40,7 +40,7 @@ def serves(node) -> None:
 
 @pytest.mark.parametrize("which", range(6))
 def test_the_next_pod_is_served_behind_an_order_that_makes_no_sense(make_node, which):
-    """One bad entry would otherwise end every life of this agent, and no pod of the node could start or end again."""
+    """One bad entry would otherwise end every run of this agent, and no pod of the node could start or end again."""
     address, sensible = list(orders(make_node()))[which]
     for poison in [None, *nonsense(address, sensible, some=SOME)]:
         node = make_node()
@@ -48,5 +48,5 @@ def test_the_next_pod_is_served_behind_an_order_that_makes_no_sense(make_node, w
         entry = node.put(address.subject, replace(poison, **life) if poison is not None else None)
         node.happens(Observed(Stream.BOOK, entry))
         node.tick()
-        node.live()  # what it wrote into its journal must not end the next life either
+        node.live()  # what it wrote into its journal does not end the next run either
         serves(node)

@@ -120,8 +120,8 @@ def test_steps_of_two_slices_of_one_gpu_are_told_apart(node, steps):
     assert (steps[do.StartMps], steps[do.CreateGpuInstance][2:]) == (["req-a3"], ["req-a3"])
 
 
-def test_what_an_agent_does_by_itself_is_nobodys(node, steps):
-    """A reading of a GPU by a timer is in no trace; and no token that is not out belongs to anybody."""
+def test_what_an_agent_does_by_itself_is_of_no_request(node, steps):
+    """A reading of a GPU by a timer is in no trace; and a token that is not out has no owner."""
     node.tick(10.0, times=100)
     assert set(steps[do.ReadGpu]) == {""}
     assert node.agent.request_of(10_000_000) == ""

@@ -1,4 +1,4 @@
-"""Daemons that died, and daemons of an earlier life."""
+"""Daemons that died, and daemons of an earlier run."""
 
 from factories.gpus.shared_devices import ON_MIG, PLACES, WHOLE, is_clean
 
@@ -35,7 +35,7 @@ def test_a_fault_is_told_keeps_others_out_and_passes(node):
     assert node.agent.snapshot().gpus[0].quarantined == ()
 
 
-def test_a_home_that_nobody_claims_is_cleared_away_when_its_daemon_is_dead(node):
+def test_an_orphaned_home_is_cleared_away_when_its_daemon_is_dead(node):
     """Directories of long gone homes would fill the node."""
     node.ready(node.share("a1", ON_MIG))
     node.mps.die(node.mps.living()[0])
@@ -54,7 +54,7 @@ def _daemon_dies(node, *, refused):
 
 
 def test_newcomers_do_not_wait_for_ever_for_a_daemon_that_does_not_start(node):
-    """A pod that was on its way when the daemon died would be pending without a word."""
+    """A pod that was on its way when the daemon died would be pending without a reason."""
     node.ready(node.share("a1", ON_MIG))
     _daemon_dies(node, refused=100)
     node.order(node.grant(node.share("a2", ON_MIG, owner="pod-2")))
@@ -68,7 +68,7 @@ def test_newcomers_do_not_wait_for_ever_for_a_daemon_that_does_not_start(node):
 
 @PLACES
 def test_the_last_tenant_leaves_a_home_whose_daemon_does_not_start(node, place):
-    """The place would stay lost until somebody mends MPS; or be called stuck although nothing keeps it."""
+    """The place would stay lost until a person mends MPS; or be called stuck although nothing keeps it."""
     booking = node.ready(node.share("a1", place))
     _daemon_dies(node, refused=1000)
     node.tick(6.0, times=20)
@@ -121,7 +121,7 @@ def out_of_use(node, place):
 
 
 @PLACES
-def test_nobody_is_put_beside_a_process_of_which_nothing_tells(node, place):
+def test_no_tenant_is_put_beside_an_unrecorded_process(node, place):
     """Two pods would have one part of a GPU: one gets it, and the other still computes there."""
     lose_both_while_one_leaves(node, place)
     assert out_of_use(node, place) == [(place[2], place[3])]
@@ -140,7 +140,7 @@ def test_nobody_is_put_beside_a_process_of_which_nothing_tells(node, place):
 
 
 def left_with_a_stranger(node, place):
-    """The known tenant ends and is revoked: only the process of which nothing tells is left in the home."""
+    """The known tenant ends and is revoked: only the process that no record names is left in the home."""
     stays, daemon = lose_both_while_one_leaves(node, place)
     node.open()
     ends(node, 501)
@@ -173,7 +173,7 @@ def test_an_operator_vouches_for_a_process_of_which_nothing_tells(node, place):
 
 @PLACES
 def test_a_daemon_that_dies_is_started_again_and_its_tenants_are_told(node, place):
-    """A tenant would hang on a device that it has lost, without a word."""
+    """A tenant would hang on a device that it has lost, without a reason."""
     node.ready(node.share("a1", place), node.share("a2", place, owner="pod-2"))
     (daemon,) = node.mps.living()
     node.mps.die(daemon)

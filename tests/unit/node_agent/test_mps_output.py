@@ -46,7 +46,7 @@ def test_a_limit_counts_only_as_it_reads(lines: list[str], memory_mib: int, wron
 
 
 def test_a_pid_that_is_another_process_by_now_is_not_killed() -> None:
-    """Between finding a process and killing it, it may end and its pid be given to anybody."""
+    """Between finding a process and killing it, it may end and its pid be given to another."""
     processes = Processes()
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as bystander:
         ending, started_at = HomeTermination(processes), processes.started_at(bystander.pid)
@@ -122,7 +122,7 @@ def test_a_log_is_read_on_where_it_was_left(tmp_path: Path) -> None:
 
 
 def test_of_a_log_that_grew_large_only_the_end_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent that adopts a daemon after a month must not read a month."""
+    """An agent that adopts a daemon after a month would read a month."""
     monkeypatch.setattr(control_log, "READ_MAX_BYTES", 1000)
     monkeypatch.setattr(control_log, "LOG_MAX_BYTES", 5000)
     log = tmp_path / "control.log"

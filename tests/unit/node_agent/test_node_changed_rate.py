@@ -26,14 +26,14 @@ def _listen(node):
     return said
 
 
-def _somebody_makes_an_instance(node, start):
+def _a_foreign_instance_is_made(node, start):
     with node.hardware.changing() as hardware:
         hardware.gpus[0].instances.append(Instance(gi_id=start + 1, profile="1g.5gb", start=start, size=1))
     node.happens(GpuTroubled(node.gpus[0]))
 
 
 def test_a_burst_of_slices_is_one_piece_of_news(node):
-    """Who has many pods at once does not wait for an inventory of the node after each step of each."""
+    """The owner of many pods at once does not wait for an inventory of the node after each step of each."""
     node.tick()
     said = _listen(node)
     bookings = [node.booking(f"a{start}", (0, "1g.5gb", start, 1)) for start in range(4)]
@@ -51,38 +51,38 @@ def test_a_burst_of_slices_is_one_piece_of_news(node):
     assert len(said) == 2
 
 
-def test_whoever_opens_a_node_hears_of_every_change(node):
+def test_every_change_reaches_the_opener_of_a_node(node):
     """A node that was opened on old news would be given out without the slices that are on it."""
     node.begin()
     said = _listen(node)
     for start in range(3):
-        _somebody_makes_an_instance(node, start)
+        _a_foreign_instance_is_made(node, start)
     assert [news.gpus[0].instances for news in said] == [1, 2, 3]
     node.open()
     node.work()
     for start in range(3, 6):
-        _somebody_makes_an_instance(node, start)
+        _a_foreign_instance_is_made(node, start)
     assert [news.gpus[0].instances for news in said] == [1, 2, 3, 4]  # the next one EVERY_S after that
 
 
 def test_news_that_the_bus_has_forgotten_are_said_as_they_are_now(node):
     """After a wipe of the bus nothing waits: the node may be opened again before its agent notices the wipe."""
     node.tick()
-    _somebody_makes_an_instance(node, 0)
-    _somebody_makes_an_instance(node, 1)
+    _a_foreign_instance_is_made(node, 0)
+    _a_foreign_instance_is_made(node, 1)
     said = _listen(node)
     del node.words[subjects.node(node.name).subject]
     node.now += EVERY_S / 2
     node.agent._look_at = 0.0  # it looks every few seconds, when nothing waits any more
     node.tick(0.0)
     assert said[-1].gpus[0].instances == 2
-    _somebody_makes_an_instance(node, 2)
+    _a_foreign_instance_is_made(node, 2)
     assert said[-1].gpus[0].instances == 3
     node.read_ledger()
     node.work()
     before = len(said)
-    _somebody_makes_an_instance(node, 3)
-    _somebody_makes_an_instance(node, 4)
+    _a_foreign_instance_is_made(node, 3)
+    _a_foreign_instance_is_made(node, 4)
     assert len(said) == before
 
 
@@ -128,5 +128,5 @@ def test_a_new_slice_is_spoken_of_where_its_agent_will_write():
 
 @pytest.mark.parametrize("message", [None, replace(GRANT, revision=2), replace(GRANT, adopted=True), REVOKE])
 def test_what_was_spoken_of_before_is_not_looked_at_early(message):
-    """An agent that has said a word knows more than the broker could tell it from before that."""
+    """An agent that has published a message knows more than the broker could send it from before that."""
     assert first_status_subject(_entry(message)) is None

@@ -86,7 +86,7 @@ def report(index: int = 3, **changes) -> msg.GpuReport:
 
 
 def test_check_says_what_it_finds_to_who_may_not_look_into_the_data_folder(data, monkeypatch, capsys):
-    """Another user than the agent's gets a traceback, and hears nothing of driver, GPUs and rights."""
+    """Another user than the agent's gets a traceback, and learns nothing of driver, GPUs and rights."""
     exists = Mock(side_effect=PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
     monkeypatch.delenv("SLUICE_NODE_AGENT_FLEET_FILE")
     monkeypatch.setattr(HardwareFile, "exists", property(exists))
@@ -101,7 +101,7 @@ def test_a_reboot_that_no_agent_has_seen_yet_is_said():
 
 
 def test_the_page_names_everything_a_person_needs():
-    """One look: devices, whose they are, homes with their daemons, slices with their pods."""
+    """One look: devices, their tenants, homes with their daemons, slices with their pods."""
     text = shown_text(shown_by_journal(NODE, RECORDS, (report(),), boot_id="boot-1", driver_version="580"))
     assert text.splitlines() == [
         "node n1.example, from its journal and devices: no agent answers",
@@ -158,7 +158,7 @@ def test_columns_stay_below_each_other():
 
 
 def test_a_node_is_shown_from_its_journal_without_touching_it(data, capsys):
-    """It is asked in an emergency: it must not lock out an agent, nor change what it shows."""
+    """It is called in an emergency: it locks out no agent, and changes nothing of what it shows."""
     _ran_once(data)
     directory = paths.agent_directory(data, NODE)
     journal = Journal(directory, NODE)
@@ -218,7 +218,7 @@ def test_a_wrong_setting_is_a_finding(data, monkeypatch, capsys):
     [("FLEET_FILE", "/none.toml", "/none.toml cannot be read"), ("MPS_CONTROL", "/no/mps", "/no/mps does not exist")],
 )
 def test_a_file_that_is_not_there_is_a_finding(data, monkeypatch, capsys, setting, file, said):
-    """Who checks a node before its first start gets a traceback, or reads that all is well."""
+    """A person who checks a node before its first start gets a traceback, or reads that all is well."""
     monkeypatch.setenv(f"SLUICE_NODE_AGENT_{setting}", file)
     assert run_command(["check"]) == 1
     assert said in capsys.readouterr().out
@@ -236,7 +236,7 @@ def test_several_nodes_must_be_told_apart(data, command, capsys):
 
 
 def test_a_node_that_is_not_there_is_told(data, monkeypatch, capsys):
-    """Who mistypes a name, or sets none, would be shown another node, or an empty one."""
+    """A mistyped name, or none, would show another node, or an empty one."""
     assert run_command(["check", "--node", "n3"]) == 2
     assert "has no node 'n3'" in capsys.readouterr().err
     monkeypatch.delenv("SLUICE_NODE_AGENT_FLEET_FILE")

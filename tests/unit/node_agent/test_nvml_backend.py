@@ -194,7 +194,7 @@ def test_a_lost_gpu_is_named_where_its_reset_is_advised(one, asked, how):
 
 @pytest.mark.parametrize("code", [TIMEOUT, LOST])
 def test_a_gpu_that_was_only_slow_is_not_registered_twice(library, one, code):
-    """Each of its errors would be told twice; one that was lost would not be heard of again."""
+    """Each of its errors would be reported twice; one that was lost would not be observed again."""
     gpu, gpus = one
     gpus.troubled(0)
     gpu.errors["name"] = code
@@ -205,7 +205,7 @@ def test_a_gpu_that_was_only_slow_is_not_registered_twice(library, one, code):
     assert len(library.registered[gpu.uuid]) == (2 if code == LOST else 1)
 
 
-def test_a_stale_handle_that_still_shows_its_uuid_is_fetched_anew(one):
+def test_a_stale_handle_that_still_shows_its_uuid_is_fetched_again(one):
     """After a reset of the GPU the agent would fail until its own restart."""
     gpu, gpus = one
     gpus.read()
@@ -294,7 +294,7 @@ OWN_POD = "22222222-2222-3333-4444-555555555555"
 
 
 def test_holders_of_a_device_are_told_with_their_pod(library, begin, tmp_path):
-    """A slice that stays in use is quarantined: who holds it is all that helps."""
+    """A slice that stays in use is quarantined: the name of its holder is all that helps."""
     gpu = library.gpu()
     made = library.instance(gpu, "3g.20gb", 4, 2)
     other = library.instance(gpu, "1g.5gb", 0, 3)
@@ -367,14 +367,14 @@ def test_a_driver_that_takes_no_mig_device_for_a_list_has_none_of_it(library, be
 
 
 def test_a_driver_of_the_version_before_tells_all_its_processes(library, begin, tmp_path):
-    """On R470 the clients of an MPS daemon, and who draws, would not be seen: their slice goes to the next tenant."""
+    """On R470 clients of an MPS daemon, or of graphics, would not be seen: their slice goes to the next tenant."""
     gpu = library.gpu(mig=[0, 0], pids=[100], clients=[101], drawing=[102])
     library.missing |= {f"nvmlDeviceGet{kind}RunningProcesses_v3" for kind in ("Compute", "MPSCompute", "Graphics")}
     gpus = begin(proc=tmp_path)
     assert [holder.pid for holder in gpus.processes(gpu.uuid, gpu.uuid)] == [100, 101, 102]
 
 
-def test_who_cannot_be_looked_at_is_not_taken_for_nobody(library, begin, tmp_path, monkeypatch):
+def test_a_process_that_cannot_be_looked_at_is_not_taken_for_none(library, begin, tmp_path, monkeypatch):
     """Without /proc the device would count as free; without a descriptor left, a tenant's process be of no pod."""
     gpu = library.gpu(mig=[0, 0], pids=[100])
     with pytest.raises(port.DeviceError, match="cannot be listed"):
@@ -416,7 +416,7 @@ def test_a_tenant_cannot_hide_its_use_behind_the_name_of_a_server(library, begin
 
 
 def test_a_gpu_that_fell_off_the_bus_is_known_by_its_handle(library, begin):
-    """It cannot tell its UUID any more: all GPUs of the node would be taken for broken."""
+    """It does not report its UUID any more: all GPUs of the node would be taken for broken."""
     gpu, other = library.gpu(), library.gpu()
     gpus = begin()
     gpu.error = LOST
@@ -457,7 +457,7 @@ def test_a_gpu_that_tells_its_uuid_at_last_is_to_be_read(library, begin, monkeyp
     assert gpus.nameless() == {}
 
 
-def test_an_error_of_nobody_known_has_all_read_and_breaks_none(library, begin):
+def test_an_error_of_an_unknown_gpu_has_all_read_and_breaks_none(library, begin):
     """One event that cannot be placed would take every GPU of the node out of the fleet."""
     gpu, other = library.gpu(), library.gpu()
     gpus = begin()

@@ -1,4 +1,4 @@
-"""Journal and ledger lost while slices are made or unmade: what is left behind goes, and nothing of anybody's does."""
+"""Journal and ledger lost while slices are made or unmade: what is left behind goes, and what has an owner stays."""
 
 import pytest
 from factories.crashes import deaths
@@ -34,7 +34,7 @@ def foreign(node):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_that_was_being_made_stays_on_a_gpu_for_ever(make_node, kind):
-    """Its place would be lost to everybody until a person removes it by hand."""
+    """Its place would be lost until a person removes it by hand."""
     for death in deaths(least=5):
         node = make_node()
         node.order(node.grant(booked(node, kind)))
@@ -88,7 +88,7 @@ def what_is_left_when_it_is_said_to_be_gone(node):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_being_unmade_is_gone_when_that_is_said_although_the_journal_was_lost(make_node, kind):
-    """Its place would be given to somebody who finds a GPU that takes no process but a daemon's."""
+    """Its place would be granted to a pod that finds a GPU that takes no process but a daemon's."""
     for steps, node in half_unmade(make_node, kind):
         node.remove_journal()
         left = what_is_left_when_it_is_said_to_be_gone(node)
@@ -111,7 +111,7 @@ def test_a_whole_gpu_is_handed_out_only_when_it_serves_no_daemon_any_more(make_n
 
 
 def test_what_an_administrator_made_where_ours_was_just_unmade_stays(node):
-    """The GPU was silent when the journal was lost, and is read only now: the mark of ours would speak for it."""
+    """The GPU was silent when the journal was lost, and is read only now: the mark would claim it for us."""
     node.serve(node.booking("a1", SMALL))
     node.remove_journal()
     node.fault(gpu_lost=0)
@@ -169,7 +169,7 @@ def out_of_use(node):
     return [(span.start, span.size) for span in node.agent.snapshot().gpus[2].quarantined]
 
 
-def test_a_whole_gpu_that_serves_a_daemon_of_nobody_known_is_out_of_use(node):
+def test_a_whole_gpu_that_serves_an_unknown_daemon_is_out_of_use(node):
     """Such a GPU would be granted to pods that wait for ever: nothing that is seen there says that it is not free."""
     node.serve(node.share("a1", WHOLE))
     node.tickets.remove(*node.tickets.names())
@@ -182,7 +182,7 @@ def test_a_whole_gpu_that_serves_a_daemon_of_nobody_known_is_out_of_use(node):
     assert (what_is_left(node), out_of_use(node)) == ([], [])
 
 
-def test_a_share_that_is_put_beside_a_daemon_of_nobody_known_changes_nothing_for_its_tenants(node):
+def test_a_share_that_is_put_beside_an_unknown_daemon_changes_nothing_for_its_tenants(node):
     """The GPU would take processes that go past the daemon, beside a pod whose ticket is doubted; or be granted."""
     node.serve(node.share("a1", WHOLE))
     (ticket,) = node.tickets.names()

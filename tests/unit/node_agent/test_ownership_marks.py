@@ -87,7 +87,7 @@ def test_what_is_ours_keeps_its_mark_when_another_is_refused_there(marks, tmp_pa
 
 @pytest.mark.parametrize("kind", [DeviceErrorKind.GPU_LOST, DeviceErrorKind.UNKNOWN])
 @pytest.mark.parametrize(("order", "mark"), [(DESTROY, PLACE), (SetComputeMode(1, GPU, exclusive_process=True), MODE)])
-def test_a_step_of_which_nobody_knows_whether_it_was_taken_leaves_its_mark(marks, tmp_path, kind, order, mark):
+def test_a_step_with_an_unknown_outcome_leaves_its_mark(marks, tmp_path, kind, order, mark):
     """An instance, or a mode, that exists after all would be orphaned for good."""
     if order is DESTROY:
         marks.carry_out(Made(), CREATE)
@@ -124,7 +124,7 @@ def test_a_mark_ends_with_its_instance_and_with_the_boot(marks, tmp_path):
     assert there(tmp_path, "boot-2") == []
 
 
-def test_a_place_without_a_mark_is_known_to_be_nobodys_of_ours(marks, tmp_path):
+def test_a_place_without_a_mark_is_known_to_be_foreign(marks, tmp_path):
     """An agent that lost its journal would take for a slice's what an administrator has made."""
     marks.found(())
     assert marks.unmarked() is None, "no GPU was shown"
@@ -140,8 +140,8 @@ def test_a_place_without_a_mark_is_known_to_be_nobodys_of_ours(marks, tmp_path):
 
 
 @pytest.mark.parametrize("there", [replace(EMPTY[0], instances=(INSTANCE,)), replace(EMPTY[0], lost=True)])
-def test_marks_that_somebody_removed_say_nothing_before_the_next_boot(tmp_path, there):
-    """What was made before would be taken for somebody else's, and stay on its GPU although its pod waits for it."""
+def test_removed_marks_say_nothing_before_the_next_boot(tmp_path, there):
+    """What was made before would count as foreign, and stay on its GPU although its pod waits for it."""
     OwnershipMarks(tmp_path / "marks", "boot-1").found(EMPTY)
     shutil.rmtree(tmp_path / "marks")
     for _ in range(2):
@@ -153,7 +153,7 @@ def test_marks_that_somebody_removed_say_nothing_before_the_next_boot(tmp_path, 
 
 @pytest.mark.parametrize("kind", [DeviceErrorKind.GPU_LOST, DeviceErrorKind.UNKNOWN])
 def test_what_a_refusal_may_have_made_is_doubted_until_it_is_known(marks, tmp_path, kind):
-    """An instance that is there after all would be taken for somebody else's when the journal is lost."""
+    """An instance that is there after all would count as foreign when the journal is lost."""
     marks.found(EMPTY)
     refused(marks, kind, CREATE)
     refused(marks, DeviceErrorKind.INSUFFICIENT_RESOURCES, CREATE)  # the next attempt finds the place taken
@@ -169,7 +169,7 @@ def test_what_a_refusal_may_have_made_is_doubted_until_it_is_known(marks, tmp_pa
 
 
 def test_strange_lines_are_no_marks(tmp_path):
-    """A line that says nothing, or that a killed agent wrote half, must not stop an agent nor pass for a place."""
+    """A line that says nothing, or that a killed agent wrote half, does not stop an agent, nor counts as a place."""
     (tmp_path / "marks").mkdir()
     strange = ("+ GPU-1", "+ GPU-1 x 2", "+ GPU-1 1 \u00b2", "* GPU-1 1 1", "", "+ GPU-1 0 4 5", "- GPU-2 4 2")
     (tmp_path / "marks" / "places").write_text("\n".join(("boot-1", *strange, "+ GPU-1 4 2", "+ GPU-1 6 1")))
@@ -206,7 +206,7 @@ def test_threads_of_several_gpus_keep_each_others_marks(tmp_path):
 
 
 def test_nothing_is_made_without_a_mark(marks, tmp_path):
-    """A full disk must not leave an instance that looks foreign; the reason is reported."""
+    """A full disk leaves no instance that looks foreign; the reason is reported."""
     shutil.rmtree(tmp_path / "marks")
     (tmp_path / "marks").touch()
     backend = Refusing(DeviceErrorKind.UNKNOWN)
@@ -242,7 +242,7 @@ def test_what_was_made_at_a_doubted_place_was_made_although_the_disk_is_full(mar
 
 @pytest.mark.parametrize("kind", [DeviceErrorKind.NOT_FOUND, DeviceErrorKind.DIFFERENT])
 def test_what_is_not_there_to_be_destroyed_has_no_mark(marks, tmp_path, kind):
-    """Somebody else has destroyed it, and may make another."""
+    """Another program has destroyed it, and may make another."""
     marks.carry_out(Made(), CREATE)
     refused(marks, kind, DESTROY)
     assert there(tmp_path) == []

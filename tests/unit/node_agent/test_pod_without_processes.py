@@ -85,7 +85,7 @@ def test_the_surplus_slice_of_a_running_pod_goes_while_it_runs(node):
 
 
 def test_a_person_who_vouches_for_what_is_left_is_believed(node):
-    """A process that the kernel never lets go of must not keep a GPU for ever."""
+    """A process that the kernel never lets go of would keep a GPU for ever."""
     booking = _ready(node, node.booking("a1", INSTANCE))
     node.pods["pod-1"] = LEFT
     node.take_back(booking)
@@ -96,7 +96,7 @@ def test_a_person_who_vouches_for_what_is_left_is_believed(node):
 
 
 def test_what_waits_is_not_said_again_and_again(node):
-    """A pod that starts a process every second would be a write on the bus every second, for as long as it lives."""
+    """A pod that starts a process every second would be a write on the bus every second, for as long as it runs."""
     node.order(node.revoke(_ready(node, node.booking("a1", INSTANCE))))
     said = []
     for number in range(240):
@@ -158,7 +158,7 @@ async def test_a_process_of_a_pod_is_found_until_it_has_ended(threads, version, 
         assert await pods.left_of(UID) == (), "a zombie holds nothing"
 
 
-async def test_an_agent_that_sees_only_itself_does_not_say_that_nobody_is_there(threads, tmp_path):
+async def test_an_agent_that_sees_only_itself_does_not_say_that_no_process_is_there(threads, tmp_path):
     """All slices would be given back under their pods. In Kind and k3d a kubelet shows that its pods are seen."""
     pods = PodProcesses(_fake(tmp_path, "python"), threads, has_kubelet=True)
     assert "hostPID" in pods.why_unseen()

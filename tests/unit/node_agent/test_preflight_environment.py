@@ -154,7 +154,7 @@ def test_a_simulated_node_is_not_asked_for_a_driver(well):
 
 
 def test_every_check_has_a_row_in_the_documentation():
-    """Who reads a finding looks there for what to do."""
+    """A reader of a finding looks there for what to do."""
     lines = (Path(__file__).resolve().parents[3] / "docs/node.md").read_text(encoding="utf-8").splitlines()
     rows = [line.split("|")[1].strip().strip("`") for line in lines if line.startswith("| `")]
     assert [row for row in rows if row in set(Check)] == list(Check)

@@ -1,4 +1,4 @@
-"""`check` of driver and GPUs: each way in which they can be wrong is found, and told with what to do about it."""
+"""`check` of driver and GPUs: each way in which they can be wrong is found, and shown with what to do about it."""
 
 from dataclasses import replace
 from unittest.mock import Mock
@@ -35,7 +35,7 @@ def test_a_driver_that_is_of_no_use_is_told(well):
     ],
 )
 def test_the_version_of_both_kernel_modules_is_read(well, text):
-    """The closed and the open module say it in different words."""
+    """The closed and the open module say it differently."""
     version_file(well).write_text(text)
     assert found(well, Check.DRIVER)[0].what == f"NVIDIA driver {DRIVER} is loaded"
 
@@ -95,7 +95,7 @@ def test_no_gpu_is_told(well, monkeypatch):
 
 
 def test_a_lost_gpu_is_told(well, hardware):
-    """No one would learn that it needs a reset, and which one."""
+    """An operator would not learn that it needs a reset, and which one."""
     with hardware.changing() as now:
         now.faults.gpu_lost = 1
     told = only(well, Check.GPUS, "problem")
@@ -144,7 +144,7 @@ def booking(gpu: GpuUuid) -> Booking:
     return booking_of("r1_a_1", NODE, (device,), request="r1", owner="u1", namespace="ns", name="pod")
 
 
-def test_who_destroys_instances_of_somebody_else_as_told_destroys_no_slice(well, hardware):
+def test_the_advice_to_destroy_foreign_instances_destroys_no_slice(well, hardware):
     """`nvidia-smi mig -dci` without ids destroys every instance of the node that is idle at that moment (MIG guide)."""
     gpu, gi_id = made_by_hand(hardware)
     remedy = only(well, Check.INSTANCES, "warning").remedy
@@ -152,8 +152,8 @@ def test_who_destroys_instances_of_somebody_else_as_told_destroys_no_slice(well,
         assert f"nvidia-smi mig {destroys} -i {gpu} -gi {gi_id}" in remedy
 
 
-def test_nobody_is_told_to_destroy_instances_whose_journal_was_not_read(well, hardware):
-    """Who checks as another user, or in another directory, than the agent's destroys its slices on our advice."""
+def test_no_advice_is_to_destroy_instances_whose_journal_was_not_read(well, hardware):
+    """A check as another user, or in another directory, than the agent's destroys its slices on our advice."""
     made_by_hand(hardware)
     shared = frozenset({hardware.read().gpus[1].uuid})
     problem = ReadJournal(exists=True, problem="/d/journal cannot be read: Permission denied")

@@ -99,7 +99,7 @@ def test_no_proc_is_told(well):
     only(replace(well, processes=Processes(well.root / "nowhere")), Check.HOST_PROCESSES, "problem")
 
 
-def test_a_data_directory_that_everybody_may_write_is_told(well):
+def test_a_world_writable_data_directory_is_reported(well):
     """A tenant could put a socket in the agent's place."""
     well.data_dir.chmod(0o777)
     told = found(well, Check.DIRECTORIES)
@@ -112,7 +112,7 @@ def test_a_file_in_the_place_of_a_directory_is_told(well):
     assert "is no directory" in only(well, Check.DIRECTORIES, "problem").what
 
 
-def test_a_directory_of_somebody_else_is_told(well, monkeypatch):
+def test_a_foreign_directory_is_reported(well, monkeypatch):
     """The kernel decides; root gets a read-only mount reported in the same way."""
     monkeypatch.setattr(os, "access", lambda path, mode, **_: not mode & os.W_OK or Path(path) != well.data_dir)
     told = found(well, Check.DIRECTORIES)

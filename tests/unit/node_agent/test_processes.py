@@ -69,7 +69,7 @@ def test_a_tenants_process_is_known_under_every_cgroup_layout(tmp_path, cgroup):
 
 
 @pytest.mark.parametrize("cgroup", NO_POD.values(), ids=NO_POD)
-def test_a_process_of_the_node_is_nobodys_pod(tmp_path, cgroup):
+def test_a_process_of_the_node_is_of_no_pod(tmp_path, cgroup):
     """Else a slice would wait for a daemon of the node that never ends."""
     assert not told(tmp_path, 40, cgroup=cgroup).owner_of(40)
 
@@ -176,7 +176,7 @@ def running(program):
 
 
 def test_real_open_files_are_found_and_our_own_left_out():
-    """The agent itself holds every GPU open; it must not wait for itself."""
+    """The agent itself holds every GPU open; it does not wait for itself."""
     with running("f = open('/dev/full'); print('open', flush=True); input()") as pid, Path("/dev/full").open("rb"):
         found = Processes().with_open({"/dev/full"})
     assert pid in found

@@ -1,4 +1,4 @@
-"""Tokens of the SMs of a home: who gets one, when it is taken away, and what is charged for it."""
+"""Tokens of the SMs of a home: which tenant gets one, when it is taken away, and what is charged for it."""
 
 from factories.gpus.token_scheduler import EPOCH, HELLO, QuotaBench
 
@@ -107,7 +107,7 @@ def test_what_a_long_kernel_took_from_others_is_paid_back():
     assert bench.give_back(2, token, 919)[0] == _granted(1, token + 1, 3)
 
 
-def test_what_nobody_else_wanted_costs_nothing():
+def test_what_no_other_tenant_wanted_costs_nothing():
     """A tenant waits for its own past although the device was idle then."""
     bench = _two()
     bench.ask(1)

@@ -158,7 +158,7 @@ def test_a_changed_size_is_told_to_those_who_are_connected(server, connect, tmp_
 
 
 def test_a_process_of_another_user_or_another_pod_is_refused(server, connect, tmp_path, monkeypatch):
-    """Who finds a socket computes on the time of its tenant."""
+    """A process that finds a socket computes on the time of its tenant."""
     _add(server, tmp_path / "a.sock", admits=lambda pid: pid != os.getpid())
     assert connect(tmp_path / "a.sock").hear() == (REFUSED, 2)
     monkeypatch.setattr(quota_loop, "peer_of", lambda _: (1, 4711))
@@ -209,7 +209,7 @@ def test_who_floods_is_read_slower_and_its_neighbour_is_served(server, connect, 
 
 
 def test_a_tenant_says_no_more_by_many_processes_than_by_one(stopped_clock, connect, tmp_path):
-    """Who floods over all the connections that it may have stops all others on its GPU."""
+    """A tenant that floods over all the connections that it may have stops all others on its GPU."""
     server, _ = stopped_clock
     bad = [connect(_add(server, tmp_path / "a.sock"))] + [connect(tmp_path / "a.sock") for _ in range(7)]
     for each in bad:
@@ -290,7 +290,7 @@ def test_who_cannot_be_looked_at_is_refused_and_all_others_are_served(server, co
 
 @pytest.mark.parametrize("step", ["register", "tell"])
 def test_a_tenant_that_could_not_be_added_can_be_added_again(server, connect, tmp_path, monkeypatch, step):
-    """A pod would wait for tokens until somebody restarts the agent, because one call failed once."""
+    """A pod would wait for tokens until the agent is restarted, because one call failed once."""
     fail = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     broken, method = (selectors.DefaultSelector, "register") if step == "register" else (quota_loop.QuotaLoop, "_tell")
     with monkeypatch.context() as once:
@@ -363,7 +363,7 @@ def test_the_homes_of_a_node_have_library_and_sockets(homes, connect, tmp_path):
 
 
 @pytest.mark.parametrize("lost", ["a.sock", "libsluice-quota.so"])
-def test_a_home_whose_sockets_are_gone_is_begun_anew(homes, connect, tmp_path, lost):
+def test_a_home_whose_sockets_are_gone_is_restarted(homes, connect, tmp_path, lost):
     """After its memory disk was emptied the time of new processes is not enforced, silently."""
     order = SetQuotas(1, HomeId("h1"), (_tenant("a"), _tenant("b")))
     homes.set(order)
@@ -402,8 +402,8 @@ def test_what_was_counted_is_told_at_once_whatever_is_under_way(homes, goes_on, 
     assert homes.usage() == {}
 
 
-def test_a_scheduler_that_died_is_begun_anew(homes, connect, tmp_path, monkeypatch):
-    """A defect of ours ends the time quota of a home until somebody restarts the agent."""
+def test_a_scheduler_that_died_is_restarted(homes, connect, tmp_path, monkeypatch):
+    """Otherwise a defect of ours ends the time quota of a home until the agent is restarted."""
     order = SetQuotas(1, HomeId("h1"), (_tenant("a"),))
     homes.set(order)
     with monkeypatch.context() as broken:
@@ -433,7 +433,7 @@ def test_a_scheduler_that_is_slow_ends_no_agent_and_is_told_again(homes, goes_on
 
 
 @pytest.mark.parametrize("step", ["add", "change", "remove"])
-def test_what_a_scheduler_did_after_nobody_waited_any_longer_is_in_nobodys_way(homes, goes_on, monkeypatch, step):
+def test_what_a_scheduler_did_after_the_last_wait_is_in_no_tenants_way(homes, goes_on, monkeypatch, step):
     """The machine stood still while a tenant came or went: its home has no time quota until the agent starts again."""
     before = (_tenant("a"), *((_tenant("b"),) if step != "add" else ()))
     after = (_tenant("a"), *((_tenant("b", 500 if step == "change" else 300),) if step != "remove" else ()))

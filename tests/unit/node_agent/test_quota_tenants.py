@@ -1,4 +1,4 @@
-"""Tenants of a token scheduler: who they are, what they used, what they say."""
+"""Tenants of a token scheduler: their names, what they used, what they say."""
 
 import struct
 from types import SimpleNamespace
@@ -31,7 +31,7 @@ def _timed_share(node, allocation, place, request=300, limit=1000, **more):
 
 
 def _told(node):
-    """What every token scheduler was told last: allocation -> (request, limit)."""
+    """The last order to every token scheduler: allocation -> (request, limit)."""
     orders = node.mps.quotas.values()
     return {t.name: (t.request_permille, t.limit_permille) for order in orders for t in order.tenants}
 

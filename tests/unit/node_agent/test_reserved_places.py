@@ -21,7 +21,7 @@ def _unmaking(booking, **more):
 
 
 def _ordered_before(node, *orders):
-    """Orders that a new life finds in the ledger, in this order, in place of those that were there."""
+    """Orders that a new run finds in the ledger, in this order, in place of those that were there."""
     for order in orders:
         subject = f"sluice.ledger.n1_example.{order.booking.allocation}"
         node.ledger.pop(subject, None)

@@ -45,7 +45,7 @@ def _told_next(node):
 
 @PLACES
 def test_a_larger_share_is_told_only_when_its_server_lets_it(node, place):
-    """Its next process would ask for what it was told, and be refused by its own server."""
+    """Its next process would ask for what its ticket says, and be refused by its own server."""
     booking = _live_with(node, node.share("a1", place, memory_mib=1000))
     ticket = node.word("a1").ticket
 
@@ -63,7 +63,7 @@ def test_a_larger_share_is_told_only_when_its_server_lets_it(node, place):
 
 
 def test_other_time_quotas_wait_for_no_process(node):
-    """They are counted at admission alone, so nothing of them is used by anybody."""
+    """They are counted at admission alone, so no process uses any of them."""
     booking = _live_with(node, node.share("a1", WHOLE, memory_mib=1000, sm_partition=20))
     node.mps.connect(500)
     node.obey(_adjusted(node, booking, quota_request_permille=300))
@@ -206,7 +206,7 @@ def _shrunk(node, booking):
 @pytest.mark.parametrize("dies", [False, True], ids=["", "agent dies"])
 @pytest.mark.parametrize("left", ["old", "clears its environment", "old beside new"])
 def test_a_container_that_began_before_counts_with_the_old_size_although_it_is_no_client(make_node, left, dies):
-    """Its kernel restarts, or it opens its device late: it connects with what it was told, under a larger limit."""
+    """Its kernel restarts, or it opens its device late: it connects with its old size, under a larger limit."""
     node, old, new = _shrunk(*_with_pods(make_node))
     there = {"old": [(old, "")], "clears its environment": [("",)], "old beside new": [(old,), (new,)]}
     node.pods["pod-1"] = _containers(*there[left])
@@ -283,7 +283,7 @@ def test_the_containers_of_a_claim_count_until_they_began_with_its_new_file(make
 
 @pytest.mark.parametrize("later", ["hides", "names another"])
 def test_a_container_that_was_seen_with_the_new_ticket_stays_new(make_node, later):
-    """A program writes its title over its environment; what a login brings along names the slice of somebody else."""
+    """A program writes its title over its environment; what a login brings along names another pod's slice."""
     node, booking = _with_pods(make_node, "mine")
     node.obey(_adjusted(node, booking, memory_mib=1000))
     node.pods["pod-1"] = _containers((_ticket(node),))
@@ -293,7 +293,7 @@ def test_a_container_that_was_seen_with_the_new_ticket_stays_new(make_node, late
     assert _told(node) == (2, 1000, False)
 
 
-def test_a_container_that_began_while_nobody_could_look_is_no_late_one(make_node):
+def test_a_container_that_began_unobserved_is_no_late_one(make_node):
     node, _, _ = _shrunk(*_with_pods(make_node))
     node.unseen = "too many open files"
     node.tick(node.config.container_start_s)
@@ -317,7 +317,7 @@ def _only_main_shrinks(node, booking):
 
 
 def test_a_container_that_started_again_is_not_another_one(make_node):
-    """The old one of it has not ended yet; the other container may be on its way with what it was told before."""
+    """The old one of it has not ended yet; the other container may be on its way with the old size."""
     node, _, new = _shrunk(*_two_containers(make_node))
     node.pods["pod-1"] = _containers((new,), (new,))
     assert _told_next(node) == (2, 1000, True)
@@ -354,7 +354,7 @@ def test_a_client_beside_the_container_that_shrinks_does_not_count(make_node):
     assert _told_next(node) == (2, 1000, False)
 
 
-def test_a_client_that_began_anew_before_clients_were_noted_does_not_count(make_node):
+def test_a_client_that_restarted_before_clients_were_noted_does_not_count(make_node):
     node, booking = _with_pods(make_node)
     node.order(_adjusted(node, booking, memory_mib=1000))
     node.handle(node.carry_out(node.up_to(MakeTicket)))

@@ -62,7 +62,7 @@ def test_what_the_core_takes_is_what_was_said():
     ],
 )
 def test_a_wrong_setting_is_named(variables, sentence):
-    """Who sets up a node reads which setting is wrong, and what would be right."""
+    """A person who sets up a node reads which setting is wrong, and what would be right."""
     with pytest.raises(SettingsError, match=sentence):
         _load(**variables)
 

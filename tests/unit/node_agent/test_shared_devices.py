@@ -54,7 +54,7 @@ def test_making_two_shares_survives_a_crash_at_every_step(make_node, executed, p
 
 @PLACES
 def test_making_a_share_survives_a_second_crash_at_every_step(make_node, place):
-    """What the second life found for a home, the third one knows for its own."""
+    """What the second run found for a home, the third one knows for its own."""
     tried = 0
     for node, when in killed_twice(make_node, lambda node: node.order(node.grant(node.share("a1", place)))):
         assert isinstance(node.word("a1"), SliceReady), when

@@ -97,7 +97,7 @@ def test_a_mig_mode_that_was_changed_is_not_another_fleet(tmp_path):
     assert [report.mig_enabled for report in SimulatedBackend(file).read()] == [True, True]
 
 
-def test_where_gpus_sit_may_be_said_anew(tmp_path):
+def test_where_gpus_sit_may_be_published_again(tmp_path):
     """Adding NUMA nodes or links to a fleet file would need a new node."""
     file = HardwareFile(tmp_path / "n1.json")
     file.make(_fleet('{model="a100-40gb", count=2}'))
@@ -179,7 +179,7 @@ def test_a_fault_that_no_file_can_hold_is_refused_and_the_node_lives_on(command,
 
 
 def test_a_person_can_put_processes_of_each_kind_on_a_device(command):
-    """Who holds a device could not be shown without an MPS server or a monitor."""
+    """Holders of a device could not be shown without an MPS server or a monitor."""
     whole = command.file.read().gpus[1].uuid
     kinds = {"compute": "python", "mps": "nvidia-cuda-mps-server", "file": "dcgm"}
     for kind, name in kinds.items():
@@ -222,7 +222,7 @@ def test_a_person_makes_and_destroys_instances_and_is_told_what_is_there(command
     assert command("destroy", "0", "4")[0] == 1
 
 
-def test_everything_that_was_ever_on_the_devices_is_told_to_whoever_asked_for_it(tmp_path, file, gpus, a100, ids):
+def test_everything_that_was_ever_on_the_devices_is_reported_on_request(tmp_path, file, gpus, a100, ids):
     """A judge that only looks now and then would miss an instance that was destroyed under a pod and made again."""
     log = tmp_path / "n1.json.log"
     gi_id = gpus.create_gpu_instance(a100, ids["1g.5gb"], 0, 1)

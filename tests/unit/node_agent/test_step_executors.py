@@ -150,7 +150,7 @@ async def test_a_journal_that_refuses_ends_the_agent_in_one_sentence(executors):
 
 
 async def test_only_what_others_are_told_waits_for_the_disk(executors):
-    """A slice waits for its disk twice in its life, not at each step; and it is not said to be gone before."""
+    """A slice waits for its disk twice in all, not at each step; and it is not published as gone before."""
     synced, written = threading.Event(), []
 
     class Slow:
@@ -236,7 +236,7 @@ async def test_devices_that_wait_for_nothing_are_not_asked_in_threads(executors,
 
 
 async def test_orders_about_daemons_are_carried_out_and_answered(executors):
-    """A home gets its daemon, its limits and its end, and the core hears how each went."""
+    """A home gets its daemon, its limits and its end, and the core observes how each went."""
     daemons = Daemons()
     async with executors(mps=daemons) as step_executors:
         said = [await _do(step_executors, order) for order in _mps_orders(HOME)]

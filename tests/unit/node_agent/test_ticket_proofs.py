@@ -124,7 +124,7 @@ BAD = {
 
 @pytest.mark.parametrize(("damage", "why"), BAD.items(), ids=BAD)
 def test_a_ticket_that_proves_nothing_is_told_and_changes_nothing(node, damage, why):
-    """Somebody's instance would be taken for another's; or a person never learn that a pod's slice is in doubt."""
+    """An instance would be taken for another's; or a person never learn that a pod's slice is in doubt."""
     node.serve(node.booking("a1", SMALL))
     (ticket,) = node.tickets.names()
     there = node.instances(0)
@@ -191,7 +191,7 @@ def test_what_a_ticket_says_is_read_by_the_next_version():
 
 
 def test_a_journal_that_is_whole_is_asked_and_no_ticket(node):
-    """A ticket that somebody copied would become a slice."""
+    """A copied ticket would become a slice."""
     node.serve(node.booking("a1", SMALL))
     ticket = node.word("a1").ticket
     shutil.copytree(node.tmp_path / "tickets" / ticket, node.tmp_path / "tickets" / f"{ticket}9")

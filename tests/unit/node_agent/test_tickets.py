@@ -186,7 +186,7 @@ def test_the_directories_of_two_homes_are_not_one_view(tmp_path, pods, home):
 
 
 def test_tickets_names_are_never_used_twice_and_found_again():
-    """A container of one life never starts with the ticket of another; a lost journal loses no ticket."""
+    """A container of one run never starts with the ticket of another; a lost journal loses no ticket."""
     ids = [AllocationId(text) for text in ("a-b_r_1", "a_b_r_1", "A-b_r_1", "a-b_r_1-r_2", "a" * 253)]
     names = [ticket_name(one, RunId(run), n) for one in ids for run in ("r-0-1", "r-0-11", "s-0-1") for n in (1, 11)]
     assert len(set(names)) == len(names)
@@ -219,7 +219,7 @@ def test_a_ticket_of_before_a_reboot_is_removed_and_no_other(tmp_path, pods, own
 
 
 def test_a_ticket_in_another_pods_directory_says_nothing(tmp_path, pods):
-    """Somebody's slice would be taken over by a copy of its ticket."""
+    """A slice would be taken over by a copy of its ticket."""
     tickets = Tickets(tmp_path / "t", pods)
     tickets.make(_for_pod())
     (folder,) = pods.all()

@@ -72,7 +72,7 @@ def test_a_slice_idles_from_the_first_look_that_saw_nothing_and_no_longer_than_t
     assert watched.told(400.0)["a1"].idle_s is None
 
 
-def test_slices_that_are_gone_are_forgotten_also_where_nobody_asks(node):
+def test_slices_that_are_gone_are_forgotten_also_without_a_question(node):
     """An agent whose metrics are never scraped would grow by every past slice, until it is killed."""
     node.ready(node.booking("a1", (2, None, 0, 8)))
     snapshot, gpu = node.agent.snapshot(), node.gpus[2]
@@ -83,7 +83,7 @@ def test_slices_that_are_gone_are_forgotten_also_where_nobody_asks(node):
     assert told.age_s is None
 
 
-def test_what_nobody_can_tell_is_not_called_idle(node):
+def test_an_unknown_use_is_not_called_idle(node):
     """A MIG device before Hopper does not say how busy it is: a process on it may work, an empty one does not."""
     node.ready(node.booking("a1", (0, "1g.5gb", 0, 1)))
     watched = Watched(node)
@@ -158,7 +158,7 @@ def test_who_watches_sees_each_slice_by_its_owner_and_only_what_is_known(node):
 
 
 def test_who_watches_sees_each_gpus_memory_slices(node):
-    """A GPU that is full, and one that somebody else has cut up, would look like one with room."""
+    """A GPU that is full, and one that another program has cut up, would look like one with room."""
     node.backend.create_compute_instance(node.gpus[1], node.backend.create_gpu_instance(node.gpus[1], 9, 4, 4))
     node.live()
     node.ready(node.booking("a1", (0, "2g.10gb", 0, 2)))

@@ -43,15 +43,15 @@ def test_a_creation_does_not_hammer_the_driver_while_a_warm_instance_cannot_be_d
 
 
 def test_a_warm_instance_that_holds_the_last_media_engine_goes_first(warm):
-    """1g.5gb+me elsewhere on the GPU would be refused although nothing of anybody's is there."""
+    """1g.5gb+me elsewhere on the GPU would be refused although no tenant is there."""
     _given_back(warm, (0, "1g.5gb+me", 6, 1))
     warm.ready(warm.booking("a2", (0, "1g.5gb+me", 2, 1)))
     assert warm.instances(0) == [("1g.5gb+me", 2, 1)]
 
 
-def test_one_that_somebody_else_put_to_use_is_left_alone(warm):
+def test_one_that_another_program_uses_is_left_alone(warm):
     _given_back(warm)
-    warm.change_instance(uuid="MIG-of-somebody")
+    warm.change_instance(uuid="MIG-of-another")
     warm.tick(11.0, times=10)
     assert warm.instances(0) == [("2g.10gb", 4, 2)]
     assert [i.allocation for i in warm.agent.snapshot().gpus[0].instances] == [None]
@@ -86,7 +86,7 @@ def test_a_homes_instance_is_kept_too(warm):
 
 @pytest.mark.parametrize("shared", [False, True], ids=["slice", "home"])
 def test_nothing_is_kept_on_a_gpu_that_does_not_say_what_is_in_it(make_node, shared):
-    """A compute instance that no record tells of would be taken for a stranger's, and its place never be free again."""
+    """A compute instance that no record names would be taken for a stranger's, and its place never be free again."""
     node = make_node(keep_warm_s=600.0)
     booking = node.share("a1", PLACE) if shared else node.booking("a1", PLACE)
     node.order(node.grant(booking))
@@ -102,7 +102,7 @@ def test_nothing_is_kept_on_a_gpu_that_does_not_say_what_is_in_it(make_node, sha
     assert [i.uuid for i in node.hardware.read().gpus[0].instances] == [""]
 
 
-def test_one_that_cannot_be_destroyed_is_told_and_its_place_given_to_nobody(warm):
+def test_one_that_cannot_be_destroyed_is_reported_and_its_place_stays_booked(warm):
     """Its place would be granted again and again, to slices that cannot be created, for no visible reason."""
     _given_back(warm)
     warm.refused = [DestroyGpuInstance] * 5

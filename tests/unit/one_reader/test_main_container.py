@@ -1,4 +1,4 @@
-"""For whom an annotation speaks that names no container: never for a proxy that somebody injected."""
+"""Which container an annotation is about that names none: never an injected proxy."""
 
 import pytest
 from factories.cluster.admission import answer, container, env_of, pod, taken

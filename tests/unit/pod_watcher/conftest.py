@@ -126,7 +126,7 @@ class Bench:
         return self.said("request")
 
     def said(self, kind: str) -> dict[str, AnyMessage]:
-        """The last words of this kind, by their requests."""
+        """The last messages of this kind, by their requests."""
         of_kind = [each for each in self.bus if each.startswith(f"sluice.{kind}.")]
         return {subject.rpartition(".")[2]: self.bus[subject] for subject in of_kind}
 

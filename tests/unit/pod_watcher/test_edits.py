@@ -121,13 +121,13 @@ def test_a_mistake_in_a_pod_is_refused_with_file_field_and_value(bench, manifest
     ],
 )
 def test_a_pod_that_kubernetes_would_refuse_is_refused_here(bench, manifest, written, instead, field):
-    """A pod without a name or container cannot be told what it got."""
+    """A pod without a name or container cannot be given its devices."""
     bench.edit("bad.yaml", manifest("bad").replace(written, instead))
     assert rejected(bench)["bad.yaml"].refusal.field == field
 
 
 def test_a_number_without_quotes_is_refused_with_the_cure(bench, manifest):
-    """A real API server refuses it too, with less helpful words."""
+    """A real API server refuses it too, with a less helpful text."""
     bench.edit("bad.yaml", manifest("bad", gpus="2").replace('"2"', "2"))
     assert rejected(bench)["bad.yaml"].refusal.sentence() == (
         "sluice.dev/gpus = '2': the value of an annotation is a string: put it in quotes (allowed: \"2\", in quotes)"
@@ -141,7 +141,7 @@ def test_a_file_that_is_too_large_is_refused(bench):
 
 
 def test_a_broken_file_leaves_its_living_pods_alone_until_it_is_mended(bench, manifest):
-    """Half a file on disk is no reason to end training; the person still hears of it."""
+    """Half a file on disk is no reason to end training; the person still learns of it."""
     bench.edit("a.yaml", manifest("a"))
     bench.bound("w1-1")
     before = bench.requests()
@@ -169,7 +169,7 @@ def test_an_edit_that_cannot_be_understood_leaves_the_pod_as_it_was(bench, manif
 
 @pytest.mark.parametrize("refused_before", [False, True])
 def test_an_edit_before_there_is_a_slice_is_a_new_revision(bench, manifest, refused_before):
-    """The pod keeps its place in the story; no second request appears."""
+    """The pod keeps its place in the timeline; no second request appears."""
     bench.edit("a.yaml", manifest("a"))
     if refused_before:
         bench.refused("w1-1")
@@ -221,7 +221,7 @@ def test_the_second_pod_of_a_name_is_refused_and_served_when_the_first_goes(benc
 
 
 def test_a_pod_without_an_ask_that_would_see_every_gpu_is_warned_of_as_in_a_cluster(bench):
-    """It is left alone, and its owner waits for a GPU that only an image or a variable speaks of."""
+    """It is left alone, and its owner waits for a GPU that only an image or a variable names."""
     head = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - name: main\n"
     bench.edit("web.yaml", f"{head}    env: [{{name: NVIDIA_VISIBLE_DEVICES, value: all}}]\n")
     bench.list()
@@ -258,7 +258,7 @@ items:
 
 
 def test_every_change_is_one_line_in_words(bench, manifest):
-    """Who reads the log knows what happened to the pod."""
+    """A reader of the log knows what happened to the pod."""
     bench.edit("a.yaml", manifest("a", memory="8Gi", gpus="2"))
     bench.bound("w1-1")
     bench.empty()
@@ -281,7 +281,7 @@ def test_what_else_an_answer_waives_is_no_news(bench, manifest):
 
 
 def test_a_warning_of_the_slice_is_a_warning_in_the_log(bench, manifest):
-    """The daemon that a pod shares died under it: who reads the log must see that it was not the pod."""
+    """The daemon that a pod shares died under it: the log says that it was not the pod."""
     bench.edit("a.yaml", manifest("a", memory="8Gi"))
     bench.bound("w1-1", warnings=("its MPS daemon died and was started again",))
     assert bench.told[-1] == (

@@ -26,7 +26,7 @@ def running(bench, manifest):
 
 
 def test_an_evicted_pod_gives_up_its_slice_and_waits_again(running):
-    """tensor-fusion §1.6: a victim is only told to go; with no controller it would never run again."""
+    """tensor-fusion §1.6: a victim is only ordered to go; with no controller it would never run again."""
     running.observe(subjects.eviction(OLD), ORDER)
     before, after = running.requests()[OLD], running.requests()[NEW]
     assert isinstance(before, msg.RequestWithdrawn)
@@ -42,7 +42,7 @@ def test_an_evicted_pod_gives_up_its_slice_and_waits_again(running):
 
 
 def test_nothing_is_said_of_an_eviction_before_it_is_on_disk(running):
-    """After a crash the pod would go on under its old id, and the allocator was told that it has gone."""
+    """After a crash the pod would go on under its old id, after the allocator has observed its end."""
     entry = Entry(subjects.eviction(OLD).subject, 9000, OperationId("x"), ORDER)
     followed = running.step(Observed(Stream.STATE, entry))
     (save,) = [each for each in followed if isinstance(each, SaveIdentities)]
@@ -54,7 +54,7 @@ def test_nothing_is_said_of_an_eviction_before_it_is_on_disk(running):
 
 
 @pytest.mark.parametrize("saved", [False, True], ids=["before the eviction", "after the eviction was saved"])
-def test_whoever_restarts_amid_an_eviction_ends_it(new, running, saved):
+def test_a_restarted_pod_watcher_ends_an_eviction(new, running, saved):
     """The order would never be carried out, or the pod would be evicted twice."""
     asked = running.requests()[OLD]
     if saved:
@@ -68,7 +68,7 @@ def test_whoever_restarts_amid_an_eviction_ends_it(new, running, saved):
     assert again.said("evicted") == {OLD: msg.EvictionDone(request=OLD)}
 
 
-def test_an_order_that_was_taken_back_before_it_was_read_evicts_nobody(new, running):
+def test_an_order_that_was_taken_back_before_it_was_read_evicts_no_pod(new, running):
     again = new("w2")
     again.files = running.files
     order = (subjects.eviction(OLD), msg.EvictionOver(request=OLD))
@@ -78,7 +78,7 @@ def test_an_order_that_was_taken_back_before_it_was_read_evicts_nobody(new, runn
 
 
 @pytest.mark.parametrize(("life", "expected"), [("1000", []), ("2000", [OLD]), ("", [OLD])])
-def test_an_order_of_before_a_wipe_that_lands_after_it_evicts_nobody(running, life, expected):
+def test_an_order_of_before_a_wipe_that_lands_after_it_evicts_no_pod(running, life, expected):
     """The pod would be restarted without need: the order went with the bus, too."""
     asked = running.requests()[OLD]
     running.read((subjects.request(OLD), asked), incarnation="2000")
@@ -95,7 +95,7 @@ def test_a_pod_whose_file_went_at_the_same_moment_does_not_come_back(running):
     assert all(isinstance(each, msg.RequestWithdrawn) for each in running.requests().values())
 
 
-def test_it_asks_anew_for_what_its_file_says_by_now(running, manifest):
+def test_it_asks_again_for_what_its_file_says_by_now(running, manifest):
     """An edit that meant nothing for the slice it had counts for the next one."""
     running.edit("a.yaml", manifest("a", profile="1g.5gb", preemptible="true", priority="7"))
     assert running.requests()[OLD].priority == 0
@@ -103,7 +103,7 @@ def test_it_asks_anew_for_what_its_file_says_by_now(running, manifest):
     assert (running.requests()[NEW].priority, running.requests()[NEW].revision) == (7, 1)
 
 
-def test_somebody_elses_order_is_none_of_ours(running):
+def test_a_foreign_order_is_none_of_ours(running):
     """Two folders on one bus."""
     other = RequestId("w9-1")
     running.observe(subjects.eviction(other), msg.EvictionOrdered(request=other, cause=WHY))
@@ -123,7 +123,7 @@ def scene(new, manifest):
 
 
 def words(bench) -> list:
-    """A sensible word at every kind of subject that a folder's pod-watcher reads."""
+    """A sensible message at every kind of subject that a folder's pod-watcher reads."""
     facts = msg.HostFacts(cpu_cores=8.0, memory_mib=9000, pods_free=9, labels={"zone": "a"})
     return [*words_about(bench.bus, OLD, "folder"), (subjects.host("node-a"), facts)]
 

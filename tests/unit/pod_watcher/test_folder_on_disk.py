@@ -35,7 +35,7 @@ def folder(tmp_path) -> ManifestFolder:
 
 
 async def test_only_manifests_are_read_and_each_that_cannot_be_says_why(folder):
-    """One strange file must not hide the others, nor hold anything up."""
+    """One strange file hides no other, and holds nothing up."""
     path = folder.path
     (path / "b.yaml").write_text("b: 1\n")
     (path / "a.json").write_bytes(b"\xef\xbb\xbf{}")
@@ -59,7 +59,7 @@ async def test_only_manifests_are_read_and_each_that_cannot_be_says_why(folder):
 
 
 async def test_a_change_that_keeps_size_and_time_is_still_seen(folder):
-    """File times are coarse; a quick edit of the same length must not be missed."""
+    """File times are coarse; a quick edit of the same length would be missed."""
     file = folder.path / "a.yaml"
     for text in ("a: 1\n", "a: 2\n", "a: 3\n"):
         file.write_text(text)
@@ -130,7 +130,7 @@ def test_a_second_pod_watcher_on_the_same_data_does_not_start(tmp_path):
         assert again.load() == ()
 
 
-async def test_a_leased_manifest_counts_only_while_somebody_holds_it(folder):
+async def test_a_leased_manifest_counts_only_while_it_is_held(folder):
     """A process that was killed with a slice would keep it forever."""
     (folder.path / "a.yaml").write_text("a: 1\n")
     leased = folder.path / "run.leased.yaml"
@@ -159,7 +159,7 @@ async def test_each_change_of_a_manifest_is_told_of(folder, monkeypatch):
 
 
 async def test_a_lock_that_is_let_go_is_noticed_without_a_change_of_the_file(folder):
-    """Nothing tells of it: the slice of a killed holder would wait for the next listing."""
+    """No event shows it: the slice of a killed holder would wait for the next listing."""
     leased = folder.path / "run.leased.yaml"
     leased.write_text("b: 1\n")
     held = leased.open("rb")

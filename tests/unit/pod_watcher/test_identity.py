@@ -1,4 +1,4 @@
-"""Who a pod is: its request's id survives what the pod survives, and nothing else."""
+"""A pod's identity: its request's id survives what the pod survives, and nothing else."""
 
 from factories.words import write_of
 from msgspec.structs import replace
@@ -37,7 +37,7 @@ def record(uid: str, claims=SMALL, revision: int = 1, *, name: str = "a", ended=
 
 
 def test_a_pod_is_asked_for_only_after_its_identity_is_on_disk(bench, manifest):
-    """A crash in between must not give a running pod a second name."""
+    """A crash in between would give a running pod a second name."""
     bench.files["a.yaml"] = manifest("a")
     saved = record("w1-1")
     assert bench.step(bench.listing()) == [
@@ -79,7 +79,7 @@ def test_a_pod_that_has_its_slice_is_not_moved_to_another_by_a_late_word(bench, 
 
 
 def test_lost_identities_are_taken_from_the_bus(new, manifest):
-    """A damaged disk alone must not disturb a running pod."""
+    """A damaged disk alone does not disturb a running pod."""
     bench = new("w2")
     bench.files |= {"a.yaml": manifest("a"), "b.yaml": manifest("b")}
     bench.start(
@@ -117,7 +117,7 @@ def test_what_lands_late_under_another_id_takes_no_pods_place(new, manifest):
 
 
 def test_the_bus_knows_a_newer_revision_than_a_restored_disk(new, manifest):
-    """An old copy of the identities must not make the next edit look old."""
+    """An old copy of the identities would make the next edit look old."""
     bench = new("w2")
     bench.files["a.yaml"] = manifest("a", profile="3g.20gb")
     bench.start((REQUEST, asked("w1-1", revision=7)), disk=(record("w1-1"),))
@@ -125,7 +125,7 @@ def test_the_bus_knows_a_newer_revision_than_a_restored_disk(new, manifest):
 
 
 def test_other_sources_are_none_of_our_business(new):
-    """Two sources on one bus must not withdraw each other's pods."""
+    """Two sources on one bus do not withdraw each other's pods."""
     theirs = AllocationRequested(
         revision=1, source=SourceName("else"), namespace="n", name="x", origin="x", owner="x", claims=SMALL
     )
@@ -166,7 +166,7 @@ def test_closing_is_finished_after_a_restart(new):
 
 
 def test_a_late_echo_of_our_own_word_brings_nothing_back(bench, manifest):
-    """Reading is slower than writing; an old value must not reopen a closed request."""
+    """Reading is slower than writing; an old value does not reopen a closed request."""
     bench.edit("a.yaml", manifest("a"))
     bench.empty()
     bench.released("w1-1")
@@ -177,7 +177,7 @@ def test_a_late_echo_of_our_own_word_brings_nothing_back(bench, manifest):
 
 
 def test_a_closing_word_that_the_broker_forgot_is_said_again(bench, manifest):
-    """A killed broker may lose what it acknowledged last; the withdrawn request must not stay for ever."""
+    """A killed broker may lose what it acknowledged last; the withdrawn request would stay for ever."""
     bench.edit("a.yaml", manifest("a"))
     bench.empty()
     withdrawn = bench.only()
@@ -233,7 +233,7 @@ def test_an_unreadable_file_ends_nothing_and_is_reported(bench, manifest):
 
 
 def test_two_pod_watchers_of_one_source_do_not_duel_at_the_speed_of_the_bus(bench, manifest):
-    """A mistake in the set-up must not become a storm of writes."""
+    """A mistake in the set-up does not become a storm of writes."""
     bench.edit("a.yaml", manifest("a"))
     before = len(bench.writes)
     for _ in range(5):
@@ -246,7 +246,7 @@ def test_two_pod_watchers_of_one_source_do_not_duel_at_the_speed_of_the_bus(benc
 
 
 def test_the_heartbeat_goes_on_and_counts_what_lives(bench, manifest):
-    """The allocator revokes an orphan only when its source has spoken."""
+    """The allocator revokes an orphan only when its source has published."""
     bench.files |= {"a.yaml": manifest("a"), "bad.yaml": manifest("bad", gpus="0")}
     bench.list()
     epochs = []

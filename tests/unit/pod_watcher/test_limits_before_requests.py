@@ -1,4 +1,4 @@
-"""Pods are asked for after the limits of the file were said, in each life of the broker."""
+"""Pods are asked for after the limits of the file were published, in each incarnation of the broker."""
 
 import asyncio
 

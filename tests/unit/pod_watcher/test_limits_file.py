@@ -46,14 +46,14 @@ async def seen(path, *then) -> list[LimitsRead | LimitsUnreadable]:
 
 
 async def test_what_is_in_the_file_is_passed_on_once_and_each_change_of_it(tmp_path):
-    """An edit would need a restart; and each look would be another word in the log."""
+    """An edit would need a restart; and each look would be another line in the log."""
     path = tmp_path / "limits.toml"
     path.write_text("a")
     found = await seen(path, nothing, nothing, nothing, lambda: path.write_text("b"), nothing, nothing)
     assert found == [LimitsRead("a"), LimitsRead("b")]
 
 
-async def test_at_the_start_a_file_that_nobody_is_writing_counts_at_once(tmp_path):
+async def test_at_the_start_a_file_that_is_not_being_written_counts_at_once(tmp_path):
     path = tmp_path / "limits.toml"
     path.write_text("a")
     assert await seen(path) == []

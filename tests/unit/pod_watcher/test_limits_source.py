@@ -48,7 +48,7 @@ def write(number: int, address: Address, message: AnyMessage, expected: int = 0,
 
 @dataclass
 class Bus:
-    """Last values, guarded as a server guards them. Everybody hears of what lands, sooner or later."""
+    """Last values, guarded as a server guards them. Every source observes what lands, sooner or later."""
 
     values: dict[str, e.Entry] = field(default_factory=dict)
     sequence: itertools.count = field(default_factory=lambda: itertools.count(1001))
@@ -96,7 +96,7 @@ class Watcher:
     now: float = 100.0
     told: list[str] = field(default_factory=list)
     said: int = 0
-    """How often it has told that all is said."""
+    """How often it has published that all is said."""
     core: LimitsSource = field(init=False)
 
     def __post_init__(self) -> None:

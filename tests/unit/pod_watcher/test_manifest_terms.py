@@ -49,7 +49,7 @@ def test_what_is_wrong_in_a_pods_resources_is_refused_by_its_field(bench, text, 
     assert rejected.refusal.field == field
 
 
-def test_a_change_of_what_the_node_needs_is_asked_for_anew_before_there_is_a_slice(bench):
+def test_a_change_of_what_the_node_needs_is_asked_for_again_before_there_is_a_slice(bench):
     """A pod that waits because of its selector is helped by mending the selector."""
     bench.edit("a.yaml", shared())
     bench.edit("a.yaml", shared(zone="east"))
@@ -111,7 +111,7 @@ def test_a_priority_class_of_another_file_counts_where_the_pod_says_nothing_itse
 
 
 def test_a_class_that_is_nowhere_is_warned_of_once(bench):
-    """A pod that production depends on would wait behind everybody, and nothing would say why."""
+    """A pod that production depends on would wait behind all others, and nothing would say why."""
     bench.edit("a.yaml", in_class())
     bench.list()
     assert urgency(bench) == (0, True)

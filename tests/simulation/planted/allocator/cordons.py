@@ -23,7 +23,7 @@ def _all_cordoning(plan: Plan) -> Plan:
 @CORDON_BUGS.plant(
     "drained by the ledger alone", ("place first", "booked first"), eviction_orders, "why_drained", _all_cordoning
 )
-def _everybody_there(original: Any, ctx: Any, grant: Any) -> Any:
+def _all_there(original: Any, ctx: Any, grant: Any) -> Any:
     """A pod with a slice on a drained node is evicted wherever it runs. Loses a pod that runs elsewhere."""
     request = grant.booking.request
     before = ctx.facts.bindings.get(request)
@@ -64,11 +64,11 @@ def _ordered_for_ever(original: Any, ctx: Any, request: Any, asked: Any, entries
 
 @CORDON_BUGS.plant("drained by revokes", "undisturbed", grant_validity, "_why_revoke_place", _all_cordoning)
 def _taken_away(original: Any, ctx: Any, grant: Grant, asked: Any) -> Any:
-    """The slices of a drained node are revoked. Loses the work of everybody on a drained node."""
+    """The slices of a drained node are revoked. Loses the work of all pods on a drained node."""
     return drain.why_drained(ctx, grant) or original(ctx, grant, asked)
 
 
-# Caught by a schedule of its own: a write has to be unanswered while the word comes.
+# Caught by a schedule of its own: a write has to be unanswered while the message comes.
 @bug("queued decision sent unchanged", "cordoned", changes, "look_at_drained")
 def sent_as_decided(original: Any, ctx: Any, node: Any) -> None:
     """What waits for its turn goes out as it was decided, also behind a cordon.
@@ -80,7 +80,7 @@ def sent_as_decided(original: Any, ctx: Any, node: Any) -> None:
         ctx.__class__.take_back = take_back
 
 
-# The same: who stands there has to stay.
+# The same: what stands there has to stay.
 @bug("useless reservation kept", "I4", grant_validity, "why_give_up")
 def promised_for_ever(original: Any, ctx: Any, promised: Any, revision: int) -> Any:
     """A promise stands, whatever an operator says of its place.

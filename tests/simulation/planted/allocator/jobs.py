@@ -20,7 +20,7 @@ def _all_jobs(plan: Plan) -> Plan:
 @JOB_BUGS.plant("trial left booked", "I4", SchedulerContext, "drop_trial", _all_jobs)
 def _trial_left(_original: Any, self: Any) -> None:
     """What a trial has found stays booked in this process when the last one has no place.
-    Loses capacity, for as long as the allocator lives."""
+    Loses capacity, for as long as the allocator runs."""
     self.gangs.trial = None
 
 

@@ -48,7 +48,7 @@ def _evicted_first(original: Any, ctx: Any, request: Any, asked: Any, entries: A
 def _two_in_one_place(
     original: Any, self: Any, booking: Any, after: tuple[Any, ...] = (), *, evict: bool = False
 ) -> None:
-    """Who comes in the stead of a pod that is moved gets its place at once, while it is still kept there.
+    """A pod in the stead of a moved one gets its place at once, while the old one is still kept there.
     Loses a place that is handed over, to two."""
     kept = self.facts.ledger.get(after[0]) if after else None
     heir = isinstance(kept, Grant) and is_move(kept) and kept.booking.request != booking.request

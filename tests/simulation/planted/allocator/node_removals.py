@@ -30,7 +30,7 @@ def _often(plan: Plan) -> Plan:
 
 
 def _by_mistake(plan: Plan) -> Plan:
-    """Nodes that live are said to be gone, late enough for everybody to know that they live."""
+    """Nodes that live are said to be gone, late enough for every process to know that they live."""
     dice = Random(f"by mistake {plan.seed}")
     faults = [
         fault for fault in plan.faults if fault.kind not in {"journal lost", "node removed", "broker wipe", "pause"}
@@ -42,7 +42,7 @@ def _by_mistake(plan: Plan) -> Plan:
 @REMOVAL_BUGS.plant("closed entries believed over agents", ("I1", "I3", "I4", "LAW 3"), nodes, "_is_missing", _often)
 def _closed_is_believed(original: Any, ctx: Any, report: Any) -> bool:
     """What was closed with its node counts as gone, although no agent has said so.
-    Loses a slice that is there, and its place to somebody else."""
+    Loses a slice that is there, and its place to another request."""
     missing: bool = original(ctx, report)
     return missing and report.booking.allocation not in ctx.facts.ledger
 
@@ -65,7 +65,7 @@ def _at_once(original: Any, closing_ttl_s: int) -> Any:
 
 
 @REMOVAL_BUGS.plant("removal ignores an agent that answers", "undisturbed", Agent, "_is_forgotten", _by_mistake)
-def _nobody_answers(original: Any, self: Any, event: Any) -> bool:
+def _not_answered(original: Any, self: Any, event: Any) -> bool:
     """An agent that lives reads that its node is not there, and leaves it at that.
     Loses the slices of a node that lives."""
     entry = getattr(event, "entry", None)
@@ -73,7 +73,7 @@ def _nobody_answers(original: Any, self: Any, event: Any) -> bool:
     return forgotten and not isinstance(getattr(entry, "message", None), NodeRemoved)
 
 
-# Too rare for chance: an answer is lost, and an agent speaks meanwhile. Played by a schedule alone.
+# Too rare for chance: an answer is lost, and an agent publishes meanwhile. Played by a schedule alone.
 @bug("unanswered closing counts as open", "opened before use", facts, "_is_adopted")
 def open_while_closing(original: Any, ctx: Any, node: Any, inventory: Any) -> bool:
     """A head counts as open until the end of it is answered. Loses a living pod's GPU."""
@@ -91,7 +91,7 @@ def _any_that_is_ready(original: Any, grants: Any, held: Any) -> Any:
 
 
 def _two_of_one(plan: Plan) -> Plan:
-    """Two allocators that hear late grant a pod twice, agents are away, and then nothing is known any more."""
+    """Two allocators that lag grant a pod twice, agents are away, and then nothing is known any more."""
     faults = [fault for fault in plan.faults if fault.kind not in {"journal lost", "node removed", "broker wipe"}]
     faults += [Fault(at, "broker wipe") for at in (8.0, 16.0, 24.0, 32.0)]
     nodes = [node for node, _ in plan.nodes]
@@ -103,9 +103,9 @@ def _two_of_one(plan: Plan) -> Plan:
 
 # Too rare for chance: one of two allocators must read late when a node is back. Played by a schedule alone.
 @bug("removal grace never restarted", ("I1", "I4", "I11", "opened before use", "undisturbed"), node_removal, "_follow")
-def never_begun_anew(_original: Any, ctx: Any, node: Any) -> int:
+def never_restarted(_original: Any, ctx: Any, node: Any) -> int:
     """A removed node is shut whenever it is open; its time was over long ago.
-    Loses a place that somebody has, to somebody else."""
+    Loses a place that is taken, to another request."""
     ctx.conditions.observe(Condition.NODE_REMOVED, node, due=ctx.now + ctx.rules.removed_grace_s)
     return 0
 
@@ -137,7 +137,7 @@ REMOVAL_BUGS += [
 
 REMOVED_HAS_NOTHING = PlantedBug(
     "removed node released without a close",
-    "its slice: its node is back, and who reads late has it released, with nothing on the bus that would refuse it",
+    "its slice: its node is back, and one that lags has it released, with nothing on the bus that would refuse it",
     ("LAW 3",),
     ((facts, "_is_unbooked", _a_removed_node_has_nothing),),
 )
@@ -145,7 +145,7 @@ REMOVED_HAS_NOTHING = PlantedBug(
 
 OPENED_UNHEARD = PlantedBug(
     "adopted again on old knowledge",
-    "its slice: its node was removed and is back, and who has not heard it grants the place to somebody else",
+    "its slice: its node was removed and is back, and an allocator that lags grants the place again",
     ("I1",),
     ((recheck, "watch_head", always(None)),),
 )

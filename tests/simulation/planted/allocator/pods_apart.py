@@ -12,7 +12,7 @@ from sluice_allocator.core.placement.affinity.term_counts import TermCount
 APART_BUGS = Bugs()
 
 
-def _least_where_somebody_is(_original: Any, self: Any) -> int:
+def _least_where_a_pod_is(_original: Any, self: Any) -> int:
     """Hosts without any pod of the app are left out."""
     return min(self.levels, default=0)
 
@@ -23,7 +23,7 @@ def _apart(plan: Plan) -> Plan:
 
 _LOSES = "a replica: it is pinned to a host where the scheduler cannot place it"
 EMPTY_HOSTS_IGNORED = PlantedBug(
-    "empty hosts ignored for spread", _LOSES, ("apart",), ((TermCount, "least", _least_where_somebody_is),), _apart
+    "empty hosts ignored for spread", _LOSES, ("apart",), ((TermCount, "least", _least_where_a_pod_is),), _apart
 )
 APART_BUGS += [
     PlantedBug("booked pods not counted as peers", _LOSES, ("apart",), ((Peers, "book", always(None)),), _apart),

@@ -19,7 +19,7 @@ def _limited(plan: Plan) -> Plan:
 
 @CROWDING_BUGS.plant("pods counted only where room is published", "pods per node", Node, "take", _limited)
 def _only_where_room_is_told(original: Any, self: Any, allocation: Any, room: Any) -> None:
-    """Pods are counted on the nodes of which somebody says how many they take, as before there was a limit.
+    """Pods are counted on the nodes that report how many they take, as before there was a limit.
     Loses the CPU of a node's pods, to more of them than its operator allows."""
     original(self, allocation, room)
     if self.facts is None:

@@ -36,7 +36,7 @@ def _never_is_ignored(original: Any, ctx: Any, request: Any, asked: Any, **named
 
 
 @PREEMPTION_BUGS.plant("victims without opt-in", "twice opt-in", candidates, "_may_go_at", _all_preempting)
-def _nobody_asked(original: Any, ctx: Any, allocation: Any, entry: Any) -> Any:
+def _not_asked(original: Any, ctx: Any, allocation: Any, entry: Any) -> Any:
     """Any pod of lower priority is evicted, whatever it opted for. Loses a pod that never said it may go."""
     request = getattr(getattr(entry, "booking", None), "request", None)
     asked = ctx.facts.requests.get(request)
@@ -51,7 +51,7 @@ def _nobody_asked(original: Any, ctx: Any, allocation: Any, entry: Any) -> Any:
 
 
 @PREEMPTION_BUGS.plant("after omitted", ("I1", "place first"), SchedulerContext, "grant", _all_preempting)
-def _waits_for_nobody(
+def _waits_for_none(
     original: Any, self: Any, booking: Any, after: tuple[Any, ...] = (), *, evict: bool = False
 ) -> None:
     """The place is ordered at once, while its tenants are still there. Loses a place, to two."""
@@ -73,7 +73,7 @@ def _evicted_first(original: Any, ctx: Any, request: Any, asked: Any, entries: A
 
 @PREEMPTION_BUGS.plant("preempted place given away", ("I1", "I2"), changes, "rebook", _all_preempting)
 def _place_given_away(original: Any, ctx: Any, allocation: Any) -> bool:
-    """A promised place is free for everybody until its victims have gone.
+    """A promised place is free for all requests until its victims have gone.
     Loses a place that others were evicted for."""
     freed: bool = original(ctx, allocation)
     entry = ctx.facts.ledger.get(allocation)
@@ -87,8 +87,8 @@ def _place_given_away(original: Any, ctx: Any, allocation: Any) -> bool:
 def counted_on_twice(
     original: Any, self: Any, booking: Any, after: tuple[Any, ...] = (), *, evict: bool = False
 ) -> None:
-    """Who goes for the first of two still fills a guarantee for the second, when one word serves both.
-    Loses what a namespace is guaranteed, when one word serves two at once."""
+    """A victim of the first of two still fills a guarantee for the second, when one message serves both.
+    Loses what a namespace is guaranteed, when one message serves two at once."""
     original(self, booking, after, evict=evict)
     for each in after if evict else ():
         self.sparing.settle(each)

@@ -1,4 +1,4 @@
-"""Bugs about turns and promises, planted on purpose: who waits longest, and what is kept for it."""
+"""Bugs about turns and promises, planted on purpose: which request waits longest, and what is kept for it."""
 
 from dataclasses import replace
 from typing import Any
@@ -45,7 +45,7 @@ def _not_booked(original: Any, ctx: Any, allocation: Any) -> bool:
 
 
 @TURN_BUGS.plant("reservation ignores its tenants", ("I1", "I2"), SchedulerContext, "grant")
-def _waits_for_nobody(original: Any, self: Any, booking: Any, after: Any = (), **more: Any) -> None:
+def _waits_for_none(original: Any, self: Any, booking: Any, after: Any = (), **more: Any) -> None:
     """The place is booked, and its tenants are not waited for. Loses a slice still in use."""
     original(self, booking, (), **more)
 
@@ -56,7 +56,7 @@ def _given_up_early(original: Any, ctx: Any, grant: Any, revision: int) -> str |
     Loses a large pod's turn, each time that a half of its place is free."""
     waits = reservation.is_promise(ctx, grant)
     if waits and not grant.evict and len(reservation.unfinished(ctx, grant)) < len(grant.after):
-        return "somebody is gone"
+        return "a victim is gone"
     cause: str | None = original(ctx, grant, revision)
     return cause
 
@@ -131,7 +131,7 @@ TURN_BUGS += [
     ),
     PlantedBug(
         "other pods' holders block a revoke",
-        "capacity, as long as somebody else runs there",
+        "capacity, as long as another pod runs there",
         ("I4",),
         (
             (reconcile, "_was_never_begun", always(False)),

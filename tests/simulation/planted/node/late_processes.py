@@ -1,4 +1,4 @@
-"""Bugs about what an agent takes for granted: that who holds no device is gone, and that a ticket is where it was."""
+"""Bugs about what an agent takes for granted: a tenant that holds no device is gone, and a ticket is where it was."""
 
 from dataclasses import replace
 from typing import Any
@@ -33,7 +33,7 @@ def empty_is_enough(_original: Any, work: Any, number: int, state: Any, token: i
 
 
 @LINGERING_BUGS.plant("unreadable processes count as none", ("LAW 3", "I1"), destroy, "take_result", _all_open_late)
-def _unseen_is_nobody(original: Any, record: Any, sent: Any, result: Any, state: Any) -> Any:
+def _unseen_is_gone(original: Any, record: Any, sent: Any, result: Any, state: Any) -> Any:
     """A failed lookup counts as no process. Loses its device, to an invisible process."""
     if isinstance(result, TenantsUnseen):
         result = TenantsListed(result.token, ())

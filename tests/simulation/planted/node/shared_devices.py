@@ -111,7 +111,7 @@ def _all_useless(_original: Any, self: Any, _devices: Any) -> Any:
 
 
 @HOME_BUGS.plant("all MPS clients terminated", "undisturbed", destroy, "_take_holders", _sharing)
-def _everybody_let_go(original: Any, record: Any, result: Any, number: int, state: Any) -> Any:
+def _all_let_go(original: Any, record: Any, result: Any, number: int, state: Any) -> Any:
     """When one tenant's processes linger, the server lets go of all its clients. Loses living training."""
     outcome = original(record, result, number, state)
     if not outcome.clients:

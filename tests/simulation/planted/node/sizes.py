@@ -29,7 +29,7 @@ def _as_before_when_it_ails(_original: Any, grant: Any, slice_: Any) -> Any:
 
 
 @SIZE_BUGS.plant("old clients ignored at a resize", "I2", resize, "_homes_used_more")
-def _nobody_uses_it(_original: Any, _record: Any, _state: Any) -> Any:
+def _counts_as_unused(_original: Any, _record: Any, _state: Any) -> Any:
     """A share is as small as ordered as soon as its server has the new limits.
     Loses memory that is still used is promised to a neighbour."""
     return []

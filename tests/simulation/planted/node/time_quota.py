@@ -17,7 +17,7 @@ TIME_BUGS = Bugs()
 
 @TIME_BUGS.plant("scheduler configured once", "time", lifecycle, "_to_keep", with_time)
 def _told_once(original: Any, home: Any, wish: Any, devices: Any, token: int) -> Any:
-    """A scheduler that has tenants is not told of more.
+    """A scheduler that has tenants gets no order for more.
     Loses a pod that came later waits without a token for ever, or computes without one."""
     return original(home, replace(wish, quotas=home.quotas) if home.quotas else wish, devices, token)
 
@@ -39,7 +39,7 @@ def _let_go_first(original: Any, work: Any, device: Any) -> bool:
 
 @TIME_BUGS.plant("all of the time for every tenant", "time", quota_tenants, "_tenant", with_time)
 def _all_of_it(original: Any, work: Any, grant: Any, state: Any) -> Any:
-    """Everybody is sure of all of the time. Loses a greedy neighbour has as much as who was promised more."""
+    """Every tenant is sure of all of the time. Loses a greedy neighbour has as much as one that was promised more."""
     return replace_in(original(work, grant, state), request_permille=1000, limit_permille=1000)
 
 
@@ -51,8 +51,8 @@ def _all_of_it(original: Any, work: Any, grant: Any, state: Any) -> Any:
     with_time,
 )
 def _believed_before_it_is_set(original: Any, record: Any, sent: Any, refusal: Any) -> Any:
-    """A scheduler that could not be told its tenants ends its home.
-    Loses everybody on a GPU loses it when one socket cannot be made."""
+    """A scheduler that took no order about its tenants ends its home.
+    Loses every tenant of a GPU loses it when one socket cannot be made."""
     if isinstance(sent, SetQuotas):
         return lifecycle._failing(record, "MpsRefused", refusal.message)
     return original(record, sent, refusal)

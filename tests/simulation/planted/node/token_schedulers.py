@@ -79,7 +79,7 @@ def _by_name() -> Iterator[None]:
 
 @contextmanager
 def _without_widths() -> Iterator[None]:
-    """Everybody at once."""
+    """All tenants run at once."""
 
     def choose(candidates: Collection[Tenant], _: object, __: int) -> list[Selection]:
         return [Selection(tenant, is_sure=True) for tenant in candidates]
@@ -107,7 +107,7 @@ PLANTED = {
     "sleeps through": (SleepsThrough, _as_it_is),
     "believes anybody": (BelievesAnybody, _as_it_is),
     "the same tenant first": (TokenScheduler, _by_name),
-    "everybody at once": (TokenScheduler, _without_widths),
+    "all at once": (TokenScheduler, _without_widths),
     "limits of one token": (TokenScheduler, _without_windows),
 }
 """By what is wrong: which scheduler, and what else is broken meanwhile."""

@@ -70,7 +70,7 @@ def play(scene: Scene, before: Before) -> None:
     ("killed", "allocators"),
     [("allocator-a", 1), ("allocator-a", 2), ("pod-watcher", 1), ("agent-node-0", 1), ("agent-node-1", 2)],
 )
-def test_a_drain_outlives_whoever_is_killed_at_any_step(killed: str, allocators: int, steps: range) -> None:
+def test_a_drain_outlives_a_kill_at_any_step(killed: str, allocators: int, steps: range) -> None:
     """Killed in the middle of the n-th event since the message: no pod is evicted twice, and none is forgotten."""
     for step in steps:
         scene = _scene(*TWO_NODES, allocators=allocators)
@@ -93,7 +93,7 @@ def test_a_drain_that_is_said_again_after_a_wipe_goes_on() -> None:
     play(scene, before)
 
 
-def test_an_uncordon_takes_the_orders_back_and_nobody_goes() -> None:
+def test_an_uncordon_takes_the_orders_back_and_no_pod_goes() -> None:
     """A pod of a node that is in use again would be restarted for nothing, whenever its source comes back."""
     scene = _scene(*TWO_NODES)
     before = run_together(scene)
@@ -113,7 +113,7 @@ def test_an_uncordon_takes_the_orders_back_and_nobody_goes() -> None:
 
 
 def test_a_slice_that_is_being_made_is_bound_first_and_then_its_pod_goes() -> None:
-    """The word comes just behind a grant: a revoke would race with the binding, and take a pinned pod's slice."""
+    """The cordon comes just behind a grant: a revoke would race with the binding, and take a pinned pod's slice."""
     scene = _scene(*TWO_NODES)
     landed = scene.landed()
     scene.pod("a", sliced("3g.20gb"))
@@ -155,7 +155,7 @@ def test_a_promise_on_a_node_that_is_cordoned_is_given_back() -> None:
 
 
 def test_a_promise_that_is_kept_on_a_cordoned_node_is_noticed() -> None:
-    """The same with the rule broken: the judge says for whom what is held."""
+    """The same with the rule broken: the judge names the allocation that waits and what is held."""
     scene = _scene(*TWO_NODES)
     with planted(promised_for_ever):
         cordon_a_promise(scene)
@@ -166,7 +166,7 @@ def test_a_promise_that_is_kept_on_a_cordoned_node_is_noticed() -> None:
 
 @catches(sent_as_decided)
 def test_a_grant_that_waits_for_its_turn_follows_no_cordon() -> None:
-    """Its place was found before the word was read; by the time it is sent, its writer knows better.
+    """Its place was found before the cordon was read; by the time it is sent, its writer knows better.
     A grant is not answered; another waits behind it, for the same node, when that is cordoned."""
     scene = _scene(*TWO_NODES)
     bound = scene.serve("a", sliced("2g.10gb"))

@@ -55,7 +55,7 @@ def test_a_crash_at_any_step_leaves_no_half_of_a_job(killed: str, first: int) ->
 
 
 def play_half_that_lets_go(scene: Scene) -> None:
-    """One slice cannot be made, however often: the other half lets go, and somebody smaller runs there."""
+    """One slice cannot be made, however often: the other half gives up its place, and a smaller pod runs there."""
     gpu = scene.world.machines["node-1"].gpus["GPU-node-1-0"]
     gpu.refusals += [("create_gi", "Unknown")] * 1000
     names = ask_for(scene, "train")
@@ -68,7 +68,7 @@ def play_half_that_lets_go(scene: Scene) -> None:
 
 
 def test_what_half_a_job_held_serves_others_when_the_rest_finds_nothing() -> None:
-    """A GPU that makes no slices must not keep another one idle."""
+    """A GPU that makes no slices would keep another one idle."""
     scene = Scene(*TWO_NODES)
     landed = scene.landed()
     play_half_that_lets_go(scene)

@@ -1,4 +1,4 @@
-"""Pods that are moved: their new place is booked, they are evicted, and who comes in their stead has it."""
+"""Pods that are moved: their new place is booked, they are evicted, and their successors have it."""
 
 from collections.abc import Callable
 

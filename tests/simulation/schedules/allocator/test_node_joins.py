@@ -33,7 +33,7 @@ def test_who_asked_before_the_node_was_there_is_served_when_it_joins(allocators:
 
 
 def test_after_a_wipe_who_is_read_before_the_inventories_is_served() -> None:
-    """The broker is empty, and requests come before anybody says what nodes have."""
+    """The broker is empty, and requests come before any agent publishes what nodes have."""
     scene = Scene(A30_NODE)
     scene.serve("a", sliced("4g.24gb"))
     scene.strike("pause", "inventory", lasts_s=6.0)

@@ -12,7 +12,7 @@ from simulation.planted.allocator.node_removals import (
     GONE_IN_ANOTHER_LIFE,
     OPENED_UNHEARD,
     REMOVED_HAS_NOTHING,
-    never_begun_anew,
+    never_restarted,
     open_while_closing,
     released_over_nothing,
 )
@@ -26,7 +26,7 @@ from sluice.contracts.ids import OperationId
 
 
 def closed_with_node(writes) -> list[str]:
-    """The allocations that were closed without a word of an agent."""
+    """The allocations that were closed without a message of an agent."""
     return [w.message.allocation for w in writes if isinstance(w.message, msg.Closed) and w.message.removed]
 
 
@@ -39,7 +39,7 @@ def removed_after_a_wipe(scene: Scene) -> None:
     scene.world.removals.say("node-0")
 
 
-def test_the_judge_blames_nobody_who_goes_by_a_release_of_before_a_wipe_while_its_node_is_gone() -> None:
+def test_the_judge_allows_a_release_of_before_a_wipe_while_its_node_is_gone() -> None:
     """That its slice went with its node was said in time, and is so when it lands."""
     scene = Scene(MIG_NODE, MIG_NODE)
     before = scene.serve("a", sliced("7g.40gb"))
@@ -62,7 +62,7 @@ def test_what_its_agent_gave_back_does_not_go_with_a_node_that_was_removed_once(
     scene.serve("a", sliced("3g.20gb"))
     scene.strike("node removed", "node-0", number=BY_MISTAKE)
     scene.until(lambda: any(isinstance(w.message, msg.NodeOpened) for w in landed))
-    scene.wait(20.0)  # its agent lives, and nothing of its node is closed
+    scene.wait(20.0)  # its agent is alive, and nothing of its node is closed
     lost = scene.lose(lambda _host, write: isinstance(write.message, msg.Released), times=1)
     scene.remove("a")
     scene.until(lambda: bool(lost))
@@ -74,7 +74,7 @@ def test_what_its_agent_gave_back_does_not_go_with_a_node_that_was_removed_once(
 
 
 def test_what_is_gone_and_went_with_its_node_is_closed_again_for_each_run_of_its_agent() -> None:
-    """Its agent's word landed after it was closed; then the agent dies again and again before it can say the last."""
+    """Its agent's message landed after it was closed; then the agent dies again and again before the last one."""
     scene = Scene()
     landed = scene.landed()
     scene.serve("a", sliced("3g.20gb"))
@@ -101,7 +101,7 @@ def test_what_is_gone_and_went_with_its_node_is_closed_again_for_each_run_of_its
 
 
 def test_a_grant_does_not_land_behind_the_end_of_a_head() -> None:
-    """The write is not answered, and the agent speaks meanwhile: the node looks open, and is just being closed."""
+    """The write is not answered, and the agent publishes meanwhile: the node looks open, and is just being closed."""
     assert_played(its_agent_speaks_while_the_end_of_its_head_is_unanswered, open_while_closing)
 
 
@@ -118,14 +118,14 @@ def test_what_was_to_be_closed_with_a_node_stays_when_its_agent_speaks() -> None
     scene.wait(3.0)
     scene.lose(lambda _host, _write: False)
     scene.wait(5.0)
-    assert len(closed_with_node(landed)) == 1, "it is the same write, whatever was heard meanwhile (W3)"
+    assert len(closed_with_node(landed)) == 1, "it is the same write, whatever was read meanwhile (W3)"
     assert not [w for w in landed if isinstance(w.message, (msg.Revoke, msg.Released))]
     assert [scene.bound(pod) for pod in pods] == before
     scene.finish()
 
 
 def test_the_judge_knows_that_what_closes_a_slice_with_its_node_is_said_again_as_it_was() -> None:
-    """It is without an answer until its agent lives for everybody; then it lands, and the slice is entered again."""
+    """It has no answer until all processes observe its agent; then it lands, and the slice is entered again."""
     scene = Scene(MIG_NODE)
     scene.serve("a", sliced("3g.20gb"))
     before, landed = scene.bound("a"), scene.landed()
@@ -141,10 +141,10 @@ def test_the_judge_knows_that_what_closes_a_slice_with_its_node_is_said_again_as
     scene.finish()
 
 
-@catches(never_begun_anew)
+@catches(never_restarted)
 def test_what_is_granted_on_a_node_that_is_back_is_not_closed_by_who_reads_late() -> None:
-    """Its place would be free in the ledger, and an instance of somebody on it.
-    Its agent is back after its grants were closed; `allocator-b` hears that much later, and of BOOK first."""
+    """Its place would be free in the ledger, with another tenant's instance on it.
+    Its agent is back after its grants were closed; `allocator-b` observes that much later, and of BOOK first."""
     scene = Scene(MIG_NODE, allocators=2)
     scene.strike("node removed", "node-0", lasts_s=40.0, number=OFF)
     scene.wait(39.0)
@@ -204,7 +204,7 @@ def test_a_pod_keeps_its_slice_although_its_end_lands_in_another_life_of_the_bus
 @catches(released_over_nothing)
 def test_a_pod_keeps_its_slice_although_its_loss_is_told_in_another_life_of_the_bus() -> None:
     """Its source would end it, though its node was not declared gone and its agent lives.
-    As above, but what closes it landed before the wipe, and what tells its pod so is still on its way."""
+    As above, but what closes it landed before the wipe, and the release of its pod is still on its way."""
     scene = Scene()
     scene.host("pod-watcher").pause()
     scene.pod("a", sliced("7g.40gb"))

@@ -61,7 +61,7 @@ def play(scene: Scene, longest_s: float = 60.0) -> None:
 
 
 def is_for_service(_host: str, write: Write) -> bool:
-    """Whether a write is the grant for whose place a pod is evicted."""
+    """Whether a write is the grant that a pod is evicted for."""
     return isinstance(write.message, Grant) and write.message.evict
 
 
@@ -74,7 +74,7 @@ def is_revoked(landed: list[Write]) -> bool:
 @pytest.mark.parametrize(
     ("killed", "allocators"), [("allocator-a", 1), ("allocator-a", 2), ("pod-watcher", 1), ("agent-node-0", 2)]
 )
-def test_a_preemption_outlives_whoever_is_killed_at_any_step(killed: str, allocators: int, steps: range) -> None:
+def test_a_preemption_outlives_a_kill_at_any_step(killed: str, allocators: int, steps: range) -> None:
     """Killed in the middle of the n-th event since its request: no pod is evicted twice, and the place is not lost."""
     for step in steps:
         scene = two_have_to_go(allocators=allocators)
@@ -114,7 +114,7 @@ def test_nobody_goes_for_a_pod_that_is_deleted_before_its_grant_has_an_answer() 
     scene.finish()
 
 
-def test_the_judge_blames_nobody_for_a_guarantee_that_was_heard_of_only_in_the_life_before() -> None:
+def test_the_judge_allows_for_a_guarantee_that_was_observed_only_in_the_incarnation_before() -> None:
     """It was on its way to the allocator when the broker was wiped, and was not published again."""
     scene = guaranteed_one()
     scene.remove("stays")
@@ -143,8 +143,8 @@ def test_the_last_pod_of_a_guaranteed_namespace_stays_when_the_other_has_ended()
 
 @catches(counted_on_twice)
 def test_two_who_are_served_by_one_word_leave_a_namespace_what_it_is_guaranteed() -> None:
-    """The second must not count on the pod that goes for the first: nothing of the namespace would be left.
-    Two important pods wait for their limit, and one word raises it; a namespace that is guaranteed one has two."""
+    """The second must count without the pod that goes for the first: nothing of the namespace would be left.
+    Two important pods wait for their limit, and one message raises it; a namespace that is guaranteed one has two."""
     limits = (QuotaSaid(at, "top", total=(most, None, None)) for at, most in ((0.0, 0), (RAISED_AT, 2)))
     quotas = (QuotaSaid(0.0, "den", guaranteed=(1, None, None)), *limits)
     scene = Scene(MIG_NODE, MIG_NODE, quotas=quotas, folder_evicts=True)

@@ -24,7 +24,7 @@ PODS = tuple(f"pod-{number}" for number in range(5))
 
 
 def limit(scene: Scene, total: tuple[int | None, int | None, int | None]) -> None:
-    """An operator says what the namespace may have, and everybody hears it."""
+    """An operator publishes what the namespace may have, and every process observes it."""
     say(scene, total)
     scene.wait(1.0)
 
@@ -57,7 +57,7 @@ def raise_and_lower(scene: Scene, killed: str = "", step: int = 0) -> None:
 
 
 def say(scene: Scene, total: tuple[int | None, int | None, int | None]) -> None:
-    """An operator says what the namespace may have; who hears it when is another matter."""
+    """An operator publishes what the namespace may have; when each process observes it is another matter."""
     scene.world.operator.say(QuotaSaid(scene.world.clockwork.now, "lab", total))
 
 
@@ -72,7 +72,7 @@ BOTH_GRANT = (MIG_NODE, MIG_NODE)
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("steps", [range(1, 50, 15), pytest.param(range(1, 70), marks=pytest.mark.exhaustive)], ids=str)
 @pytest.mark.parametrize(("killed", "allocators"), [("allocator-a", 1), ("allocator-a", 2), ("agent-node-0", 2)])
-def test_a_limit_that_comes_late_and_changes_holds_whoever_is_killed_at_any_step(
+def test_a_limit_that_comes_late_and_changes_outlives_a_kill_at_any_step(
     killed: str, allocators: int, steps: range
 ) -> None:
     """Killed in the middle of the n-th event since the requests: the judge counts, and no running pod is ended."""
@@ -81,7 +81,7 @@ def test_a_limit_that_comes_late_and_changes_holds_whoever_is_killed_at_any_step
 
 
 @catches(replace(BOUND_ON_WHAT_IS_KNOWN, caught_by=("quota",)))
-def test_nobody_is_bound_before_what_was_written_before_its_grant_is_known() -> None:
+def test_no_pod_is_bound_before_what_was_written_before_its_grant_is_known() -> None:
     """A limit ends nothing that runs: an allocator that reads late would let one pod too many begin, for good."""
     scene = Scene(MIG_NODE, A30_NODE, allocators=2)
     limit(scene, ONE)
@@ -95,7 +95,7 @@ def test_nobody_is_bound_before_what_was_written_before_its_grant_is_known() -> 
     scene.wait(0.5)
     scene.let_hear("allocator-b", subjects.request(scene.request("b")).subject)
     scene.until(lambda: any(isinstance(write.message, msg.SliceReady) for write in granted))
-    asked()  # what is said of the first pod counts, so it is heard after the second was granted
+    asked()  # what is said of the first pod counts, so it is read after the second was granted
     scene.wait(0.5)
     (grant,) = (write.message for write in granted if isinstance(write.message, msg.Grant))
     assert grant.booking.name == "b"
@@ -108,7 +108,7 @@ def test_nobody_is_bound_before_what_was_written_before_its_grant_is_known() -> 
 
 
 @catches(NOTHING_TAKEN_BACK)
-def test_whoever_has_to_go_for_another_counts_until_he_is_gone() -> None:
+def test_a_victim_counts_until_it_is_gone() -> None:
     """One allocator has read neither its grant nor that for whose place it goes: it grants what will be released."""
     scene = Scene(MIG_NODE, A30_NODE, allocators=2)
     limit(scene, (None, None, 7))

@@ -13,14 +13,14 @@ from sluice.contracts.messages import Bound, Revoke
 
 
 def test_a_large_pod_is_served_although_small_ones_never_stop_coming() -> None:
-    """The bound of docs/queue.md: what it waits before it is promised, and the longest life of who stands there."""
+    """The bound of docs/queue.md: what it waits before it is promised, and the longest time of a tenant there."""
     starve(Scene())
 
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("steps", [range(1, 40, 9), pytest.param(range(1, 60), marks=pytest.mark.exhaustive)], ids=str)
 @pytest.mark.parametrize("killed", ["allocator-a", "agent-node-0", "pod-watcher"])
-def test_a_promise_outlives_whoever_is_killed_at_any_step(killed: str, steps: range) -> None:
+def test_a_promise_outlives_a_kill_at_any_step(killed: str, steps: range) -> None:
     """A crash before, between and after: the promise is in the ledger and in the agent's journal, not in a process."""
     for step in steps:
         scene = Scene()
@@ -86,5 +86,5 @@ def test_the_judge_catches_who_lets_the_large_one_starve(bug: PlantedBug) -> Non
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_judge_catches_two_promises_for_one_request() -> None:
-    """Rare, so many worlds are tried: what two allocators promise one request is kept from everybody, twice."""
+    """Rare, so many worlds are tried: what two allocators promise one request is kept from all others, twice."""
     assert_found(BOTH_KEPT, (BOTH_KEPT.focus(draw_plan(seed)) for seed in dose(200, found_at=49)))

@@ -138,7 +138,7 @@ def test_one_allocator_may_not_open_a_node_without_end(do_two_work: bool) -> Non
 
 
 @pytest.mark.parametrize("is_over", [False, True])
-def test_the_judge_knows_when_nobody_is_bound_twice(is_over: bool) -> None:
+def test_the_judge_knows_when_no_pod_is_bound_twice(is_over: bool) -> None:
     """A slice found on a node after a wipe is bound by who has not read the end: no pod has two by it."""
     scene = Scene(MIG_NODE)
     scene.serve("a", sliced("1g.5gb"))

@@ -1,4 +1,4 @@
-"""What a node does with GPUs that an administrator partitions, one story each; and under a crash at each step."""
+"""What a node does with GPUs that an administrator partitions, one schedule each; and under a crash at each step."""
 
 from simulation.schedules.scene import Scene, sliced
 from simulation.world.hardware import OPERATOR, Gpu
@@ -31,7 +31,7 @@ def test_after_a_reboot_a_slice_waits_for_the_layout_and_is_served_again() -> No
     scene.finish(once=lambda: is_as_it_was(scene) and scene.runs("a"), longest_s=60.0)
 
 
-def test_what_nobody_made_is_waited_for_with_a_reason() -> None:
+def test_what_was_not_made_is_waited_for_with_a_reason() -> None:
     """A pod that wants what the layout lacks gets that reason, and is served when the administrator makes it."""
     scene = Scene(layouts={"GPU-node-0-0": (("1g.5gb", (6, 1)),)})
     scene.pod("a", sliced("3g.20gb"))

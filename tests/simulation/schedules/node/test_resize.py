@@ -37,7 +37,7 @@ def counts(scene: Scene, name: str) -> int:
 
 
 def resize_by(scene: Scene, allocator: str, name: str, memory_mib: int) -> None:
-    """Somebody asks this allocator to make the share of a pod so large."""
+    """An operator asks this allocator to resize the share of a pod."""
     others = [host for host in scene.world.allocators if host.name != allocator]
     for host in others:
         host.alive = False  # for a process that chooses one of them
@@ -52,7 +52,7 @@ def sharing(node: object, memory_mib: int, **more: object) -> Scene:
     return scene
 
 
-# -- stories ------------------------------------------------------------------------------------------------------
+# -- schedules ----------------------------------------------------------------------------------------------------
 
 
 def a_smaller_share_lets_the_neighbour_in_when_its_processes_have_ended() -> None:
@@ -84,7 +84,7 @@ def a_container_may_not_start_again_with_what_it_was_told_before() -> None:
     scene.finish(once=lambda: scene.runs("a") and scene.runs("late"))
 
 
-def a_larger_share_is_nobody_elses_while_it_is_written() -> None:
+def a_larger_share_stays_booked_while_it_is_written() -> None:
     """The neighbour asks in the moment between the decision and the ledger's answer."""
     scene = sharing(WHOLE_NODE, 10000)
     scene.resize("a", 30000)
@@ -97,7 +97,7 @@ def a_larger_share_is_nobody_elses_while_it_is_written() -> None:
 
 
 def a_larger_share_is_told_when_its_server_lets_it() -> None:
-    """A container that restarts in between would be told more than its server gives."""
+    """A container that restarts in between would see more than its server gives."""
     scene = Scene(WHOLE_NODE)
     scene.serve("a", fractional(10, 900))
     scene.resize("a", 9000, 40)
@@ -141,7 +141,7 @@ def a_process_that_connects_after_the_change_has_what_its_container_began_with()
 STORIES = (
     a_smaller_share_lets_the_neighbour_in_when_its_processes_have_ended,
     a_container_may_not_start_again_with_what_it_was_told_before,
-    a_larger_share_is_nobody_elses_while_it_is_written,
+    a_larger_share_stays_booked_while_it_is_written,
     a_larger_share_is_told_when_its_server_lets_it,
     a_share_that_ails_stays_as_small_as_it_has_become,
     a_process_that_connects_after_the_change_has_what_its_container_began_with,
@@ -156,7 +156,7 @@ def test_a_share_changes_its_size(story: Callable[[], None]) -> None:
 
 @pytest.mark.parametrize("bug", SIZE_BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
 def test_a_story_catches_what_it_is_about(bug: PlantedBug) -> None:
-    """Without chance: the stories that pass as they are break the bug's own invariant once the bug is planted."""
+    """Without chance: the schedules that pass as they are break the bug's own invariant once the bug is planted."""
     found = []
     with planted(bug):
         for story in STORIES:

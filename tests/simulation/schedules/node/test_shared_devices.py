@@ -1,4 +1,4 @@
-"""What a node does about shares, one story each: homes, daemons, limits, and instances that are kept warm."""
+"""What a node does about shares, one schedule each: homes, daemons, limits, and instances that are kept warm."""
 
 from contextlib import nullcontext
 
@@ -79,7 +79,7 @@ def test_the_judge_knows_who_shares_a_device_of_which_another_was_told_first(who
 
 
 def test_that_a_slice_is_gone_is_said_when_its_pod_has_the_gpu_again() -> None:
-    """A slice failed, its words wait unanswered, the broker is wiped, and its pod gets the GPU."""
+    """A slice failed, its messages wait unanswered, the broker is wiped, and its pod gets the GPU."""
     scene = Scene(WHOLE_NODE)
     landed = scene.landed()
     (gpu,) = machine_of(scene).gpus.values()
@@ -106,7 +106,7 @@ def test_that_a_slice_is_gone_is_said_when_its_pod_has_the_gpu_again() -> None:
 
 
 def test_that_a_slice_is_gone_is_said_while_another_is_made_there_of_which_no_ledger_tells() -> None:
-    """Its words wait unanswered over two wipes, while its place is granted and another slice made there."""
+    """Its messages wait unanswered over two wipes, while its place is granted and another slice made there."""
     scene = Scene(MIG_NODE)
     lost = scene.lose(lambda _host, write: isinstance(write.message, SliceReady))
     scene.pod("a", sliced("7g.40gb"))

@@ -16,7 +16,7 @@ DOSE = (*range(10, 25), 60)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_everybody_is_held_to_his_own_time_whatever_dies(seed: int) -> None:
+def test_every_tenant_is_held_to_its_own_time_whatever_dies(seed: int) -> None:
     """A pod gets another one's part of the time, or none, after its agent or a scheduler was killed."""
     worlds: list[World] = []
     outcome = run_plan(with_time(draw_plan(seed)), attach=worlds.append)
@@ -40,7 +40,7 @@ def test_all_else_of_a_seed_stays_as_it_was() -> None:
 
 
 def test_a_warning_that_the_bus_forgot_is_not_held_against_the_agent() -> None:
-    """Who looks after a run would hunt for an agent that says what is so, for the bus says it already."""
+    """A reader of a run would hunt for an agent that says what is so, for the bus says it already."""
     scene = Scene(WHOLE_NODE, timed=True)
     landed = scene.landed()
 

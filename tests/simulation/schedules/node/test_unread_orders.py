@@ -10,8 +10,8 @@ from simulation.planted.rare import OPENED_BEFORE_IT_IS_CLOSED
 from simulation.schedules.unread import (
     NOT_SEEN,
     REVOKED_UNREAD,
+    a_foreign_process_uses_a_place_that_was_given_back,
     a_promise_is_revoked_unread,
-    somebody_uses_a_place_that_was_given_back,
     the_journal_is_lost_while_a_gpu_is_silent,
 )
 
@@ -22,7 +22,7 @@ from simulation.schedules.unread import (
         (REVOKED_UNREAD, a_promise_is_revoked_unread),
         (NOT_SEEN, the_journal_is_lost_while_a_gpu_is_silent),
         (NOT_SEEN, partial(the_journal_is_lost_while_a_gpu_is_silent, revoked=True)),
-        (OPENED_BEFORE_IT_IS_CLOSED, somebody_uses_a_place_that_was_given_back),
+        (OPENED_BEFORE_IT_IS_CLOSED, a_foreign_process_uses_a_place_that_was_given_back),
     ],
     ids=["revoked unread", "not seen, standing", "not seen, revoked", "adopted before gone slices are closed"],
 )

@@ -43,7 +43,7 @@ def pass_time(bench: Bench, times: int = 4) -> list:
 
 
 def ask(bench: Bench, *names: str, host: msg.HostNeeds = TOLERATES, profile: str = "3g.20gb", **changes) -> None:
-    """Pods ask for 3g.20gb, of which two fit on a GPU, unless told otherwise."""
+    """Pods ask for 3g.20gb, of which two fit on a GPU, unless given otherwise."""
     for name in names:
         bench.land_all(bench.request(structs.replace(asked(name, claim(profile=profile)), host=host, **changes)))
 

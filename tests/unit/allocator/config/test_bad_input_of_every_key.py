@@ -1,4 +1,4 @@
-"""Every key of every vocabulary, with every kind of nonsense: refused in words, or of a defined meaning that places.
+"""Every key of every vocabulary, with every kind of nonsense: refused with a sentence, or with a meaning that places.
 
 What a value means is tested where it is read; here no key may crash, hang, be dropped or come out as nothing.
 """
@@ -73,7 +73,7 @@ NONSENSE: dict[str, object] = {
     "bytes": b"8",
 }
 SILENCE = {"empty", "blank", "nothing"}
-"""What charts render for a value that no one set."""
+"""What charts render for a value that is not set."""
 IMPOSSIBLE = set(NONSENSE) - {"zero", "minus zero", "below one"} - SILENCE
 """No number that a person could mean."""
 

@@ -41,7 +41,7 @@ nvidia:
 
 
 def test_hami_s_geometries_are_read_as_they_are() -> None:
-    """Somebody who switches keeps the file that their users' requests were written for."""
+    """An operator who switches keeps the file that their users' requests were written for."""
     hami = parse_device_config(GEOMETRIES, origin="device-config.yaml")
     assert hami.geometries == (
         Geometry(("A30",), ("1g.6gb", "2g.12gb")),
@@ -62,7 +62,7 @@ def test_volcano_s_groups_are_read_too() -> None:
 
 
 def test_hami_s_allow_list_limits_what_is_made_and_what_its_keys_choose() -> None:
-    """An allow-list that only advises would let anybody make what the operator ruled out."""
+    """An allow-list that only advises would let tenants make what the operator ruled out."""
     hami = parse_device_config(ALLOWLIST, origin="device-config.yaml")
     rules = parse_placement("", origin="(no file)", hami=hami)
     a30 = find_model("a30-24gb")
@@ -72,7 +72,7 @@ def test_hami_s_allow_list_limits_what_is_made_and_what_its_keys_choose() -> Non
 
 
 def test_node_modes_of_hami_hold() -> None:
-    """A node that was given to MIG must not begin to share instances because the scheduler changed."""
+    """A node that was given to MIG shares no instances when the scheduler changes."""
     hami = parse_node_config(NODES, origin="config.json")
     rules = parse_placement("", origin="(no file)", hami=hami)
     assert rules.modes_of(NodeName("mig-node")) == ("exclusive",)
@@ -154,7 +154,7 @@ def test_a_mistake_in_hami_s_file_is_told_too(text: str, field: str, says: str) 
 
 
 def test_an_unknown_operating_mode_is_told() -> None:
-    """A mode that HAMi's file names and we do not know must not become the default."""
+    """A mode that HAMi's file names and we do not know is not taken for the default."""
     with pytest.raises(PlacementFileError, match=r'nodeconfig\[1\].operatingmode = "mps": must be hami-core or mig'):
         parse_node_config("nodeconfig: [{name: a, operatingmode: mps}]", origin="config.json")
     with pytest.raises(PlacementFileError, match=r"nodeconfig\[1\].name"):

@@ -111,7 +111,7 @@ def test_h200_is_not_taken_for_h20() -> None:
 
 
 def test_a_driver_that_names_the_largest_profile_otherwise_still_has_it() -> None:
-    """An A100-80GB has a 7g.79gb or a 7g.80gb: an allow-list for one must not lock the whole GPU away."""
+    """An A100-80GB has a 7g.79gb or a 7g.80gb: an allow-list for one leaves the whole GPU available."""
     gpu = find_model("a100-80gb")
     profiles = tuple(replace(each, name=each.name.replace("7g.80gb", "7g.79gb")) for each in gpu.profiles)
     old = replace(gpu, key="a100-80gb-old", profiles=profiles)
@@ -125,7 +125,7 @@ def test_a_driver_that_names_the_largest_profile_otherwise_still_has_it() -> Non
 
 
 def test_an_allow_list_holds_for_its_models_only() -> None:
-    """Limiting A30s must not change what H100s give, and a profile that a model lacks is never allowed on it."""
+    """Limiting A30s does not change what H100s give, and a profile that a model lacks is never allowed on it."""
     rules = PlacementConfig(allowed_profiles=(AllowedProfiles(("A30",), ("4g.24gb",)),))
     assert rules.allows(find_model("h100-sxm-80gb"), "1g.10gb+me")
     assert not rules.allows(find_model("h100-sxm-80gb"), "1g.5gb")
@@ -141,7 +141,7 @@ def test_an_operator_s_geometry_replaces_the_built_in_one_of_that_model() -> Non
 
 
 def test_a_model_that_no_table_knows_offers_its_plain_profiles() -> None:
-    """A new GPU must not be useless to HAMi's users until somebody writes a table (HAMi skips such nodes whole)."""
+    """A new GPU serves HAMi's users before a table has it (HAMi skips such nodes whole)."""
     gpu = replace(find_model("a100-40gb"), key="new", product_names=("NVIDIA X900",))
     assert PlacementConfig().geometry_of(gpu) == ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
     assert PlacementConfig().geometry_of(replace(gpu, profiles=())) == ()

@@ -41,7 +41,7 @@ def test_a_whole_file_is_read_as_written() -> None:
 
 
 def test_a_strict_cluster_assumes_no_user() -> None:
-    """Where it is required, a pod without runAsUser must not fall into root's trust domain."""
+    """Where it is required, a pod without runAsUser stays out of root's trust domain."""
     assert parse_placement("require_uid = true", origin="placement.toml").assumed_uid is None
     assert parse_placement("require_uid = false\nassumed_uid = 7", origin="placement.toml").assumed_uid == 7
 

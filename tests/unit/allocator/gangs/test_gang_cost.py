@@ -16,7 +16,7 @@ def many(count: int) -> list[msg.AllocationRequested]:
 
 
 def test_a_large_job_is_looked_for_in_steps_and_ordered_at_once():
-    """A thousand pods must not stand in the way of one: each event does its part, and others are served between."""
+    """A job of a thousand pods leaves room for one: each event does its part, and others are served between."""
     bench = fleet(3, group_steps=4)
     pods = many(14)
     bench.asks(*pods[:-1])
@@ -57,7 +57,7 @@ def test_a_hopeless_job_is_not_tried_on_each_freed_slice():
 
 
 def test_more_pods_of_one_name_than_a_job_can_have_are_looked_at_once_a_tick(monkeypatch):
-    """Ten thousand pods under one group's name must not make each event as long as all of them."""
+    """Ten thousand pods under one group's name do not make each event as long as all of them."""
     monkeypatch.setattr(groups, "LARGEST", 3)
     bench = fleet(4)
     assert sorted(grants(bench.asks(*(member(name, WHOLE) for name in "abcd")))) == ["a", "b"]
@@ -65,7 +65,7 @@ def test_more_pods_of_one_name_than_a_job_can_have_are_looked_at_once_a_tick(mon
 
 
 @pytest.mark.parametrize("leaves", ["a", "c", "f"])
-def test_a_trial_of_a_large_group_begins_anew_when_one_of_it_has_gone(monkeypatch, leaves: str):
+def test_a_trial_of_a_large_group_restarts_when_one_of_it_has_gone(monkeypatch, leaves: str):
     """A place is looked for, or was found, for a pod that is not there: the allocator would die, or grant it."""
     monkeypatch.setattr(groups, "LARGEST", 3)
     bench = fleet(6, group_steps=1)
@@ -107,7 +107,7 @@ def test_a_place_that_is_lost_after_an_earlier_give_back_costs_the_others_nothin
 
 
 def test_a_pod_that_runs_keeps_its_slice_whatever_size_its_job_is_said_to_have():
-    """The broker was wiped, so no binding speaks for it: it would be killed for an edited annotation."""
+    """The broker was wiped, so no binding keeps it: it would be killed for an edited annotation."""
     bench = fleet(3)
     asks = []
     for number, (name, size) in enumerate((("a", 2), ("b", 3))):

@@ -27,7 +27,7 @@ def test_a_job_that_fits_only_in_part_gets_nothing_and_is_told_whose_place_is_mi
     bench = fleet(2)
     said = bench.asks(*(member(name, WHOLE, size=3) for name in "abc"))
     assert not grants(said)
-    last = waits(tick(bench, 1))["c"]  # it brought the search, whose outcome its first words could not know
+    last = waits(tick(bench, 1))["c"]  # it brought the search, whose outcome its first message could not know
     for why in (waits(said)["a"], last):
         assert [each.reason for each in why.reasons][:1] == [WaitReason.GROUP_NOT_FIT]
         assert "2 of 3 pods of group train have a place; the 3rd (c): " in why.message
@@ -35,7 +35,7 @@ def test_a_job_that_fits_only_in_part_gets_nothing_and_is_told_whose_place_is_mi
 
 
 def test_a_job_that_even_an_idle_fleet_could_not_hold_is_told_so():
-    """It waits, for nodes may be added; but no one has to wonder why a free fleet does not serve it."""
+    """It waits, for nodes may be added; but its reason says why a free fleet does not serve it."""
     bench = fleet(2)
     said = bench.asks(*(member(name, WHOLE, size=3) for name in "abc"))
     why = "even an empty fleet could not hold it: it takes 3 GPUs at least, and 2 could serve it"
@@ -84,7 +84,7 @@ def test_pods_that_disagree_on_the_size_are_told_who_says_what():
 
 
 def test_a_job_is_as_urgent_as_its_least_urgent_pod():
-    """One urgent pod must not carry fifteen others past everybody."""
+    """One urgent pod would carry fifteen others past the rest of the queue."""
     bench = fleet(1)
     blocker = grants(bench.asks(asked("x", WHOLE)))["x"]
     bench.asks(member("a", priority=9), member("b", priority=1), asked("p", WHOLE, priority=5))
@@ -92,8 +92,8 @@ def test_a_job_is_as_urgent_as_its_least_urgent_pod():
     assert sorted(grants(bench.words(bench.gone(blocker)))) == ["p"]
 
 
-def test_a_pod_whose_slice_fails_is_tried_again_at_once_and_nobody_starts_before():
-    """One bad GPU must not end a job that has another to go to."""
+def test_a_pod_whose_slice_fails_is_tried_again_at_once_and_no_member_starts_before():
+    """One bad GPU does not end a job that has another to go to."""
     bench = fleet(3)
     granted = grants(bench.asks(member("a", WHOLE), member("b", WHOLE)))
     assert not bound(bench.words(bench.ready(granted["a"])))
@@ -106,7 +106,7 @@ def test_a_pod_whose_slice_fails_is_tried_again_at_once_and_nobody_starts_before
 
 @pytest.mark.parametrize("lost", ["its GPU breaks", "its node dies", "its agent restarts and dies"])
 def test_a_place_that_is_lost_costs_the_others_of_its_job_nothing(lost: str):
-    """Fifteen slices that are ready would be somebody else's, for a sixteenth that another GPU could have."""
+    """Fifteen ready slices would be granted to others, for a sixteenth that another GPU could have."""
     bench = fleet(4)
     granted = grants(bench.asks(*(member(name, WHOLE, size=3) for name in "abc")))
     for name in "ab":
@@ -186,9 +186,9 @@ def test_pods_of_a_running_job_are_bound_again_after_a_wipe():
 
 
 def test_a_running_job_gives_nothing_back_before_its_source_has_said_what_it_has():
-    """An old word of one pod landed after a wipe, and nothing of the others: a job that runs would lose that slice."""
+    """An old message of one pod landed after a wipe, and nothing of the others: a running job would lose that slice."""
     bench = fleet(2)
-    a = member("a", WHOLE, source=SourceName("cluster"))  # it has not spoken in this life
+    a = member("a", WHOLE, source=SourceName("cluster"))  # it has not published in this incarnation
     half = grant_of("node-0", a, adopted=True)
     bench.words(bench.reads(half))
     bench.words(bench.ready(half))

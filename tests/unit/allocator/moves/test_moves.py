@@ -50,7 +50,7 @@ def end(bench: Bench, grant: msg.Grant, cause: str = "pod gone") -> list:
 
 
 def passes(bench: Bench, seconds: float) -> list:
-    """Time passes, in steps of half a minute; what is said, without who waits."""
+    """Time passes, in steps of half a minute; what is published, without reasons to wait."""
     said, until = [], bench.now + seconds
     while bench.now < until:
         bench.now = min(until, bench.now + 30.0)
@@ -108,7 +108,7 @@ def test_a_successor_of_the_same_name_does_not_wait_for_itself(bench):
     assert [each.message for each in only(msg.Pending, said)] == [why]
 
 
-def test_pods_that_come_and_go_restart_nobody(bench):
+def test_pods_that_come_and_go_restart_no_other(bench):
     """mig-adapter 1: there every deletion begins another round of restarts. Here it takes a free place, and time."""
     full = bench.run(asked("full", WHOLE))
     bench.run(asks("web-1"))
@@ -162,7 +162,7 @@ def test_two_allocators_that_move_one_pod_keep_one_place(bench):
 
 
 def test_a_kept_place_is_not_bound_when_its_pods_own_slice_is_gone_and_no_binding_tells(bench):
-    """It is taken back in that very step: bound, a pod would be told of a slice that is about to be destroyed."""
+    """It is taken back in that very step: bound, a pod would be given a slice that is about to be destroyed."""
     old, kept = being_moved(bench)
     bench.settle(bench.ready(kept))
     del bench.allocator.ctx.facts.bindings[RequestId("web-1")]
@@ -195,7 +195,7 @@ def grants_of(bench: Bench) -> list[msg.Grant]:
 
 
 def test_room_is_made_for_a_large_request(tidy):
-    """The whole story: promised, the small one's next place booked, evicted, both placed."""
+    """The whole course: promised, the small one's next place booked, evicted, both placed."""
     tidy.asks(asked("large", WHOLE))
     passes(tidy, COOLDOWN_S - 60)
     promise, kept, ordered = passes(tidy, 180)
@@ -241,7 +241,7 @@ def test_a_moved_pod_with_a_share_has_the_place_that_was_kept_for_it_although_th
     assert bound.allocation == granted.booking.allocation
 
 
-def test_room_is_only_proposed_where_nobody_wants_it_done():
+def test_room_is_only_proposed_where_moves_are_off():
     """Restarts of other people's pods are the operator's decision."""
     bench = tidied(defragment=False)
     bench.asks(asked("large", WHOLE))
@@ -251,14 +251,14 @@ def test_room_is_only_proposed_where_nobody_wants_it_done():
     assert (standing.plan.gains_mib, standing.plan.node) == (40320, standing.plan.moves[0].from_node)
 
 
-def test_nobody_is_moved_for_a_request_that_never_preempts(tidy):
-    """A move evicts somebody, and such a request has said that it only waits."""
+def test_no_pod_is_moved_for_a_request_that_never_preempts(tidy):
+    """A move evicts a pod, and such a request has said that it only waits."""
     tidy.asks(high("large", WHOLE, priority=0, preempts=False))
     assert passes(tidy, 3 * COOLDOWN_S) == []
     assert how_it_stands(tidy.allocator.ctx, RequestId("large")).plan is None
 
 
-def test_nobody_is_moved_for_a_promise_to_a_request_that_never_preempts():
+def test_no_pod_is_moved_for_a_promise_to_a_request_that_never_preempts():
     """What waits longest is promised a place, which its tenants leave when they are done."""
     bench = tidied(promise_after_s=60)
     bench.asks(high("large", WHOLE, priority=0, preempts=False))
@@ -267,8 +267,8 @@ def test_nobody_is_moved_for_a_promise_to_a_request_that_never_preempts():
     assert only(msg.EvictionOrdered, said) == []
 
 
-def test_nobody_is_moved_any_more_when_the_large_one_is_gone(tidy):
-    """It was withdrawn while its room was being made: who was not evicted yet stays."""
+def test_no_pod_is_moved_any_more_when_the_large_one_is_gone(tidy):
+    """It was withdrawn while its room was being made: pods that were not evicted yet stay."""
     tidy.asks(asked("large", WHOLE))
     passes(tidy, COOLDOWN_S + 120)
     landed = tidy.withdraw("large")

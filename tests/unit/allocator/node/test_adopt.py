@@ -74,7 +74,7 @@ def test_streams_that_were_not_made_together_are_read_until_they_are_of_one_life
 
 
 def test_an_orphan_whose_revoke_waits_for_its_turn_lives_when_its_source_asks_meanwhile(bench):
-    """A pod would lose its slice by what was decided before its source spoke."""
+    """A pod would lose its slice by what was decided before its source published."""
     gpus = *GPUS, gpu_report("node-a", 1)
     device = replace(OLD.devices[0], gpu=gpus[1].uuid)
     wiped(bench, LIVING, report_of(replace(whole_gpu("p2_old_1", request="p2"), devices=(device,))), gpus=gpus)
@@ -134,7 +134,7 @@ def test_an_agent_is_not_left_saying_gone_for_ever(bench):
     assert (write.message, write.ttl_s) == (CLOSED, 3600)
 
 
-def test_a_slice_that_was_lost_before_it_was_bound_is_placed_anew(empty):
+def test_a_slice_that_was_lost_before_it_was_bound_is_placed_again(empty):
     """After a wiped broker and a reboot the pod would have a grant that can never be made, and no answer."""
     empty.add_node(snapshot("node-a", GPUS, slices=(LIVING,)))
     empty.request(asked("p1"))
@@ -145,7 +145,7 @@ def test_a_slice_that_was_lost_before_it_was_bound_is_placed_anew(empty):
 
 
 @pytest.mark.parametrize("claims", [("c-new",), ()], ids=["its-claim-is-another", "it-has-a-ticket"])
-def test_a_slice_that_was_made_for_another_claim_is_placed_anew(empty, claims):
+def test_a_slice_that_was_made_for_another_claim_is_placed_again(empty, claims):
     """Its kubelet would find no slice for the new claim, and the pod never start; a wipe begins revisions again."""
 
     def refs(*uids):
@@ -159,7 +159,7 @@ def test_a_slice_that_was_made_for_another_claim_is_placed_anew(empty, claims):
 
 
 def test_a_pod_whose_slice_was_lost_with_its_binding_is_told(empty):
-    """It would wait without a word: its source says that it has the slice, so it gets no other."""
+    """It would wait without a reason: its source says that it has the slice, so it gets no other."""
     empty.add_node(snapshot("node-a", GPUS, slices=(LIVING,)))
     empty.request(replace(asked("p1"), held=HELD))
     said = empty.observe(subjects.slice_(NODE, OLD.allocation), LOST)
@@ -169,7 +169,7 @@ def test_a_pod_whose_slice_was_lost_with_its_binding_is_told(empty):
 
 @pytest.mark.parametrize(("closing", "said"), [(False, [msg.Closed, msg.NodeOpened]), (True, [msg.NodeOpened])])
 def test_what_an_agent_has_not_read_to_be_closed_is_closed_again_when_it_comes_back(empty, closing, said):
-    """A node is away for longer than closing words live, and its disk is wiped: `SliceGone` would stay for ever."""
+    """A node is away for longer than closing messages last, and its disk is wiped: `SliceGone` would stay for ever."""
     seen = snapshot("node-a", GPUS, agent_run=RunId("agent-2"))
     wrote = empty.read_all(
         (subjects.ledger(NODE, OLD.allocation), CLOSED),
@@ -217,7 +217,7 @@ def test_what_another_allocator_binds_is_no_orphan_until_its_source_has_told_all
 
 @pytest.mark.parametrize("lost", ["both streams", "STATE alone"])
 def test_a_rejection_that_lands_after_a_wipe_ends_nothing_before_its_source_has_spoken(bench, lost):
-    """Its source did not understand it first, then somebody mended it: the pod that runs would lose its slice."""
+    """Its source did not understand it first, then its owner mended it: the pod that runs would lose its slice."""
     if lost == "both streams":
         wiped(bench)
     else:

@@ -1,4 +1,4 @@
-"""So many pods with slices per node, where an operator says so: counted until they are really gone, and told."""
+"""So many pods with slices per node, where an operator says so: counted until they are really gone, and shown."""
 
 import pytest
 from factories.scheduling.allocator import Bench, asked, claim, gpu_report, only, snapshot, working_allocator
@@ -85,8 +85,8 @@ def test_a_limit_of_no_pods_at_all_ends_the_start_in_words(value):
         load(AllocatorSettings, service="allocator", environ={"SLUICE_ALLOCATOR_PODS_PER_NODE_MAX": value})
 
 
-def test_nobody_is_evicted_for_a_pod_whose_given_up_promise_still_counts_on_the_node():
-    """A promise would be made and taken back without end, and with each of them a pod be told to go."""
+def test_no_pod_is_evicted_for_one_whose_given_up_promise_still_counts_on_the_node():
+    """A promise would be made and taken back without end, and with each of them a pod be ordered to go."""
     bench = working_allocator(SchedulerConfig(placing=PlacementConfig(pods_per_node_max=3)))
     bench.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=("exclusive", "mps")))
     share = claim(modes=("mps",), memory_mib=1000)
@@ -96,7 +96,7 @@ def test_nobody_is_evicted_for_a_pod_whose_given_up_promise_still_counts_on_the_
 
     bench.withdraw(ends.booking.name)
     bench.words(bench.gone(ends))
-    given_up = bench.asks(high("service", share))  # somebody looks at it
+    given_up = bench.asks(high("service", share))  # a reader looks at it
     changes = only((msg.Grant, msg.Revoke), given_up)
     assert [(type(each), each.booking.request) for each in changes] == [(msg.Revoke, "service")]
     assert not only(msg.EvictionOrdered, given_up)

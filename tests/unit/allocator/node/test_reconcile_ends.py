@@ -24,7 +24,7 @@ def all_of(bench: Bench, said: list, most: int = 50) -> list[Write]:
     return landed
 
 
-def test_two_pods_that_were_each_to_go_for_the_other_hold_up_nobody_else():
+def test_two_pods_that_were_each_to_go_for_the_other_hold_up_no_third():
     """The allocator would look at one for the other's sake without end, and no pod anywhere would start meanwhile."""
     bench = start(Bench(Allocator(RunId("r1"), SchedulerConfig())))
     (first,) = only(Grant, bench.land_all(bench.request(low("p1", WHOLE))))  # not ready yet
@@ -39,7 +39,7 @@ def test_two_pods_that_were_each_to_go_for_the_other_hold_up_nobody_else():
     bench.now += 5
     writes += tick(bench, 3)
     assert only(Grant, writes)[0].after == (preemptor.booking.allocation,)
-    # a node comes: there is room for somebody else, who is tried as soon as all was looked at
+    # a node comes: there is room for another, which is tried as soon as all was looked at
     bench.add_nodes("node-b")
     writes = all_of(bench, bench.request(asked("p3", WHOLE)))
     assert not bench.allocator.unfinished

@@ -32,12 +32,12 @@ REMOVED = msg.NodeRemoved(node=NODE, cause="its Node object was deleted")
 
 
 def remove(bench):
-    """Somebody says that node-a is not there any more; returns what follows at once."""
+    """An operator publishes that node-a is removed; returns what follows at once."""
     return bench.land_all(bench.observe(subjects.node(NODE), REMOVED))
 
 
 def test_its_head_is_closed_first_and_its_grants_some_time_later(bench):
-    """A node that is only looked at as gone must not be open for anybody while its grants go."""
+    """A node that is taken for gone stays closed to all requests while its grants are closed."""
     grant = bench.bound("p1")
     (head,) = remove(bench)
     assert head.message == msg.NodeClosed(node=NODE, incarnation=INCARNATION, cause=REMOVED.cause)
@@ -52,7 +52,7 @@ def test_its_head_is_closed_first_and_its_grants_some_time_later(bench):
 
 
 def test_a_node_that_another_allocator_has_opened_since_has_all_of_its_time_again(bench):
-    """That one has heard its agent and grants there; who reads late would give the same places away a second time."""
+    """That one has observed its agent and grants there; a late reader would grant the same places a second time."""
     before = bench.bound("p1")
     remove(bench)
     bench.passes(GRACE_S + 1)
@@ -67,7 +67,7 @@ def test_a_node_that_another_allocator_has_opened_since_has_all_of_its_time_agai
     assert msg.Closed in kinds(bench.passes(2))
 
 
-def test_its_time_begins_anew_when_the_bus_is_read_again(bench):
+def test_its_time_restarts_when_the_bus_is_read_again(bench):
     """What its agent has said meanwhile may have been missed."""
     grant = bench.bound("p1")
     remove(bench)
@@ -78,7 +78,7 @@ def test_its_time_begins_anew_when_the_bus_is_read_again(bench):
 
 
 def test_what_its_agent_still_has_is_entered_before_the_node_is_used(bench):
-    """Its place would be given to somebody else while its processes run."""
+    """Its place would be granted again while its processes run."""
     grant = bench.bound("p1", claim(profile="7g.40gb"))
     remove(bench)
     bench.passes(GRACE_S + 1)
@@ -92,7 +92,7 @@ def test_what_its_agent_still_has_is_entered_before_the_node_is_used(bench):
 
 
 def test_a_grant_does_not_follow_a_head_that_is_being_closed(bench):
-    """Its agent speaks before the write is answered: the node looks open, and the grant would land behind the end."""
+    """Its agent publishes before the write is answered: the node looks open, and the grant would land after the end."""
     (closing,) = [w for w in bench.observe(subjects.node(NODE), REMOVED) if isinstance(w, Write)]
     bench.observe(subjects.node(NODE), news_of(snapshot("node-a", ())))
     bench.land_all(bench.request(asked("p2")))
@@ -143,7 +143,7 @@ def test_a_slice_that_its_pod_does_not_remember_is_surplus(bench):
 
 
 def told(bench, *, stale):
-    """What the inventory says of node-a, and all that follows until nothing does; without who waits."""
+    """What the inventory publishes of node-a, and all that follows until nothing does; without reasons to wait."""
     said = bench.pull(snapshot("node-a", GPUS), stale=stale, stale_message="UNAVAILABLE" if stale else "")
     return bench.words(said, but=(msg.Pending, msg.WaitOver))
 
@@ -164,7 +164,7 @@ def given_up(grant):
     return [waived, msg.Revoke(revision=2, incarnation=INCARNATION, booking=booking, cause=cause)]
 
 
-def test_a_place_on_a_dead_node_is_nobody_elses_until_its_agent_has_spoken(bench):
+def test_a_place_on_a_dead_node_stays_booked_until_its_agent_has_published(bench):
     """What was ordered there may have been made: it is given again when the agent says that it is gone."""
     grant = bench.granted("p1", WHOLE)
     assert told(bench, stale=True) == given_up(grant)

@@ -1,4 +1,4 @@
-"""Who waits is served when a node joins, and when its administrator has made what is asked for."""
+"""A waiting request is served when a node joins, and when its administrator has made what is asked for."""
 
 import pytest
 from factories.scheduling.allocator import (

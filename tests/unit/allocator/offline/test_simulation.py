@@ -149,7 +149,7 @@ def test_without_a_queue_what_does_not_fit_at_once_is_refused():
         (arrive(0, "a", {"example.com/nic": 1}), "NothingAsked"),
     ],
 )
-def test_what_could_never_be_served_is_refused_and_disturbs_nobody(line, reason):
+def test_what_could_never_be_served_is_refused_and_disturbs_no_other(line, reason):
     """Once, with the reason; its departure is no answer, and others are served."""
     lines = [line, arrive(1, "b", profile="1g.5gb"), depart(2, "a"), depart(3, "b")]
     answers, summary = answered(fleet_of(), lines)
@@ -180,7 +180,7 @@ def test_a_seed_changes_the_order_of_one_moment_and_nothing_else():
 
 
 def test_a_policy_of_the_run_holds_for_pods_that_name_none():
-    """`spread` puts two small pods on two GPUs; a pod's own word is stronger."""
+    """`spread` puts two small pods on two GPUs; a pod's own policy is stronger."""
     small = [arrive(0, "a", profile="1g.5gb"), arrive(0, "b", profile="1g.5gb")]
     own = [arrive(0, "a", profile="1g.5gb"), arrive(0, "b", profile="1g.5gb", gpu_policy="binpack")]
 
@@ -261,7 +261,7 @@ def test_memory_does_not_grow_with_those_who_have_left(monkeypatch):
     assert held_blocks(1600) < 1.2 * few
 
 
-def test_reading_anew_changes_no_answer(monkeypatch):
+def test_reading_again_changes_no_answer(monkeypatch):
     lines, fleet = random_lines(300, seed=3), fleet_of(gpus=3)
     expected = simulated(fleet, lines)
     monkeypatch.setattr(perfect_cluster, "READ_AGAIN_AFTER", 5)
@@ -303,7 +303,7 @@ ASKS = (
 
 @pytest.mark.parametrize("queue", [True, False])
 @pytest.mark.parametrize("policy", ["fragmentation", "spread", "binpack"])
-def test_whatever_is_asked_everybody_is_answered_and_at_the_end_all_is_free(policy, queue):
+def test_whatever_is_asked_gets_an_answer_and_at_the_end_all_is_free(policy, queue):
     """Every mode beside every other: nothing is given twice, no pod is forgotten, nothing is lost."""
     chance = random.Random(11)
     lines = []

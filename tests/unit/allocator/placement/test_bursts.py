@@ -149,7 +149,7 @@ def test_a_pod_that_fills_a_node_with_any_mix_is_placed(key):
 
 
 def test_what_no_node_could_hold_is_refused():
-    """A pod that asks for more than any node has would wait for ever, and be told to wait."""
+    """A pod that asks for more than any node has would wait for ever, with a reason that says so."""
     cluster = fleet_of(MODELS[0])
 
     def refusal(*claims):

@@ -1,4 +1,4 @@
-"""Plans to make room: gain and cost are true, everybody who is moved has somewhere to go, and few are moved."""
+"""Plans to make room: gain and cost are true, every pod that is moved has somewhere to go, and few are moved."""
 
 import msgspec
 import pytest
@@ -47,7 +47,7 @@ class Room(Shop):
         ([("3g.20gb", True)] * 2, "3g.20gb"),
     ],
 )
-def test_nobody_is_moved_who_may_not_or_has_nowhere_to_go(there, elsewhere):
+def test_no_pod_is_moved_that_may_not_or_has_nowhere_to_go(there, elsewhere):
     room = Room(node("node-a", 1), node("node-b", 1))
     for profile, movable in there:
         room.put("GPU-node-a-0", profile, movable=movable)
@@ -68,7 +68,7 @@ def test_who_makes_room_for_one_that_wants_an_idle_gpu_goes_to_another():
     assert [move.to.devices[0].gpu for move in plan.moves] == ["GPU-node-b-0"]
 
 
-def test_nobody_is_moved_for_one_that_has_room():
+def test_no_pod_is_moved_for_one_that_has_room():
     """It may wait for something else, its quota say: a restart would not help it."""
     room = Room(node("node-a", 1), node("node-b", 1, mig=False), node("node-c", 1))
     room.put("GPU-node-a-0", "1g.5gb", movable=True)
@@ -88,7 +88,7 @@ def test_the_fewest_are_moved():
 
 
 def test_no_more_are_moved_than_the_rule_says():
-    """A plan with ten restarts is not what anybody meant."""
+    """A plan with ten restarts is not what an operator wants."""
     room = Room(node("node-a", 1), node("node-b", 1))
     for _ in range(3):
         room.put("GPU-node-a-0", "1g.5gb", movable=True)

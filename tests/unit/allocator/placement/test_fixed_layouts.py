@@ -107,8 +107,8 @@ def test_devices_of_one_container_are_of_one_size():
 @pytest.mark.parametrize(
     "said", [{"unusable": "it is used by python 7"}, {"unusable": "it has no compute instance", "uuid": ""}]
 )
-def test_what_its_agent_does_not_offer_is_given_to_nobody(said):
-    """Grants would fail one after the other on a device that somebody else uses."""
+def test_what_its_agent_does_not_offer_is_not_granted(said):
+    """Grants would fail one after the other on a device that is in use."""
     report = gpu_report("n", 0, fixed_layout=True, instances=instances(LAYOUT[2], **said))
     shop = Shop(snapshot("n", (report,), modes=ALL_MODES))
     assert why(shop, claim(profile="1g.5gb")) == [(WaitReason.GPU_INSTANCES_TAKEN, 1)]
@@ -128,7 +128,7 @@ def test_what_is_there_is_used_before_anything_is_cut_up(first):
 
 
 def test_a_part_of_a_gpu_needs_an_instance_that_is_all_of_it():
-    """Who asks for half a GPU would be given half of a seventh, or stop the allocator."""
+    """A pod that asks for half a GPU would be given half of a seventh, or stop the allocator."""
     shop = Shop(fixed("n", LAYOUT))
     assert why(shop, share(50))[-1][0] is WaitReason.GPU_NOT_IN_LAYOUT
     seen(shop, fixed("n", (("7g.40gb", 0, 8),)))
@@ -148,7 +148,7 @@ def test_what_is_booked_holds_its_slices_whatever_the_layout_is_now():
     assert given(shop.devices(shop.take(claim(profile="1g.5gb")))) == [("1g.5gb", 5, 1)]
 
 
-def test_nobody_joins_a_home_whose_instance_was_taken_away():
+def test_no_tenant_joins_a_home_whose_instance_was_taken_away():
     shop = Shop(fixed("n", LAYOUT[2:]))
     mps = claim(modes=("mps",), memory_mib=1000, uid=0)
     assert shop.take(mps) is not None
@@ -170,7 +170,7 @@ def test_a_gpu_that_is_given_back_is_cut_up_again():
 
 
 def test_it_is_said_what_is_in_use_and_what_is_not_there_at_all():
-    """A person could not tell whether to wait, or to talk to the administrator."""
+    """A person could not know whether to wait, or to talk to the administrator."""
     shop = Shop(fixed("n", LAYOUT, LAYOUT, SEVENTHS))
     for _ in range(2):
         assert shop.take(claim(profile="3g.20gb")) is not None

@@ -161,7 +161,7 @@ def test_an_empty_fleet_says_which_model_has_the_profile():
 
 
 def test_a_gpu_that_was_never_read_may_be_anything():
-    """After a reboot a pod would be told that nothing here could serve it."""
+    """After a reboot a pod would read that nothing here could serve it."""
     found = answer(Shop(snapshot("n", (unread(gpu_report("n", 0)),))), SMALL)
     assert WaitReason.NO_NODE_CAN_FIT not in why(found)
 
@@ -203,7 +203,7 @@ def test_sizes_that_fit_beside_each_other_are_not_said_never_to_fit(profiles):
 
 
 def test_where_no_agent_tells_numa_nodes_that_is_said():
-    """`The most is 0` beside eight free GPUs makes no one think of it."""
+    """`The most is 0` beside eight free GPUs makes no reader think of it."""
     shop = Shop(snapshot("n", tuple(gpu_report("n", at, numa_node=None) for at in range(2))))
     sentence = "it asks for 2 GPUs on one NUMA node, and no agent here reports the NUMA nodes of its GPUs"
     assert never(shop, claim(gpus=2, numa_bind=True)) == sentence
@@ -318,7 +318,7 @@ SYSTEM = {
 
 @pytest.mark.parametrize("key", SYSTEM)
 def test_a_node_that_kubernetes_keeps_pods_from_is_waited_for(key):
-    """A person would be told to tolerate that a node is not ready, and the pod would run there."""
+    """A person would read that the pod should tolerate a node that is not ready, and the pod would run there."""
     shop = hosted(Shop(node("n", 2)), taints=(msg.Taint(key=key),), cordoned=key.endswith("/unschedulable"))
     found = answer(shop)
     assert why(found) == [SYSTEM[key]]
@@ -334,7 +334,7 @@ def test_a_taint_with_a_purpose_is_named_also_beside_one_that_passes():
 
 
 def test_what_a_node_that_is_not_ready_lacks_is_not_waited_for():
-    """It would be told that the node comes back, and then that it has no such profile."""
+    """It would read that the node comes back, and then that it has no such profile."""
     shop = hosted(Shop(node("n", 1)), taints=(msg.Taint(key="node.kubernetes.io/not-ready"),))
     assert never(shop, claim(profile="4g.24gb")).startswith("no GPU here has 4g.24gb")
 

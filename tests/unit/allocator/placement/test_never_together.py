@@ -91,7 +91,7 @@ ASKED = (
 @settings(max_examples=60, deadline=None)
 @for_all(st.lists(st.tuples(st.sampled_from(ASKED), st.integers(1, 4), st.booleans()), min_size=1, max_size=3))
 def test_what_was_once_placed_whole_is_never_said_to_be_too_much(together):
-    """Anyone who learns that a job can never start takes it away."""
+    """A user who learns that a job can never start takes it away."""
     shop = mixed()
     askings = [(PlaceRequest((asked,), substitute=larger), pods) for asked, pods, larger in together]
     placed = all(shop.take(*each.claims, substitute=each.substitute) for each, pods in askings for _ in range(pods))

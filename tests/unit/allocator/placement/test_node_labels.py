@@ -31,7 +31,7 @@ def where(bench: Bench, name: str, **labels: str) -> str:
 
 
 def test_a_label_comes_to_be_one_of_single_nodes_when_the_fleet_grows(empty: Bench, monkeypatch: pytest.MonkeyPatch):
-    """Somebody selected by host name while there were few: each decision would look at a class for each node."""
+    """A request selected by host name while there were few: each decision would look at a class for each node."""
     monkeypatch.setattr(device_index, "VALUES_PER_KEY_MAX", 3)
     for number in range(3):
         joins(empty, f"node-{number}")

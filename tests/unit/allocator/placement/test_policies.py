@@ -44,7 +44,7 @@ GPU_ORDERS = {
 
 @pytest.mark.parametrize(("order", "policy"), [(order, name) for order, names in GPU_ORDERS.items() for name in names])
 def test_gpus_are_taken_in_the_order_that_the_policy_names(order: str, policy: str) -> None:
-    """Somebody who asks for `spread` and is packed has been lied to."""
+    """A pod that asks for `spread` would be packed."""
     assert ", ".join(ranked(policy_for("", policy, POOL))) == order
 
 
@@ -72,7 +72,7 @@ def test_every_name_that_is_promised_is_there() -> None:
 
 
 def test_a_policy_of_both_levels_needs_to_be_said_once() -> None:
-    """In tensor-fusion it is one word: who writes it at one place must not get half of it."""
+    """In tensor-fusion it is one word: written at one place, it counts for both levels."""
     for name in ("first-fit", "compact-first", "low-load-first", "node-compact-gpu-low-load"):
         assert policy_for(name, "", POOL) == policy_for("", name, POOL) == policy_for(name, name, POOL)
 
@@ -87,7 +87,7 @@ def test_binpack_of_nodes_leaves_the_choice_of_gpus_to_the_pool() -> None:
 
 
 def test_a_pool_s_own_policies_hold_where_the_pod_says_nothing() -> None:
-    """An operator's choice must not need an annotation on every pod."""
+    """An operator's choice counts without an annotation on every pod."""
     pool = PoolConfig(node_policy="binpack", gpu_policy="spread")
     assert policy_for("", "", pool) == policy_for("binpack", "spread", POOL)
     # A name of both levels that the pool says of nodes only stays what the operator wrote.
@@ -96,7 +96,7 @@ def test_a_pool_s_own_policies_hold_where_the_pod_says_nothing() -> None:
 
 
 def test_filters_of_a_chain_hold_wherever_they_stand() -> None:
-    """`spread,mutex` that shares a GPU would break anyone who relies on being alone."""
+    """`spread,mutex` that shares a GPU would break pods that rely on being alone."""
     for chain in ("mutex", "mutex,spread", "spread,mutex", "numa,binpack,mutex"):
         assert policy_for("", chain, POOL).idle_only
     for chain in ("topology-aware", "binpack,topology-aware"):
@@ -118,7 +118,7 @@ def test_equal_devices_are_taken_in_one_order_by_every_policy() -> None:
 
 
 def test_of_equally_used_gpus_packing_takes_the_smaller() -> None:
-    """The large one is kept for those whom only it can serve; spreading does the opposite."""
+    """The large one is kept for requests that only it can serve; spreading does the opposite."""
     small = DeviceUse(used_permille=500, free_slices=2, rank=(1,), numa=None, order=5)
     large = DeviceUse(used_permille=500, free_slices=4, rank=(1,), numa=None, order=0)
     assert policy_for("", "binpack", POOL).key(small) < policy_for("", "binpack", POOL).key(large)
@@ -153,7 +153,7 @@ def test_what_is_no_policy_is_told_with_what_would_be(node_policy: str, gpu_poli
 
 
 def test_only_some_policies_make_chains() -> None:
-    """Every pair of a chain is either taken or refused in words, and never fails later."""
+    """Every pair of a chain is either taken or refused with a reason, and never fails later."""
     for one, other in product(GPU_POLICIES, repeat=2):
         why = check_names("", f"{one},{other}")
         taken = one != other and {one, other} <= set(CHAINABLE) and {one, other} != {"binpack", "spread"}
@@ -200,8 +200,8 @@ def test_a_link_that_one_end_denies_does_not_count() -> None:
 
 def test_sixteen_gpus_are_searched_well_though_not_exactly() -> None:
     """Above ten candidates sets are grown: on a regular machine that must still be the best set."""
-    everyone = [gpu(n) for n in range(16)]
-    assert set(closest(links_of(two_groups(8)), everyone, 8)) in ({*everyone[:8]}, {*everyone[8:]})
+    all_gpus = [gpu(n) for n in range(16)]
+    assert set(closest(links_of(two_groups(8)), all_gpus, 8)) in ({*all_gpus[:8]}, {*all_gpus[8:]})
 
 
 @pytest.mark.parametrize("count", [-1, 3])
@@ -226,14 +226,14 @@ def test_no_set_is_better_and_no_exchange_helps(data: st.DataObject, size: int) 
     pairs = {
         pair: data.draw(st.sampled_from([0, 10, 20, 60, 100, 400])) for pair in itertools.combinations(range(size), 2)
     }
-    links, everyone = links_of(pairs), [gpu(n) for n in range(size)]
-    chosen = closest(links, everyone, count)
-    assert chosen == closest(links, everyone, count)
+    links, all_gpus = links_of(pairs), [gpu(n) for n in range(size)]
+    chosen = closest(links, all_gpus, count)
+    assert chosen == closest(links, all_gpus, count)
     assert len(set(chosen)) == count
     assert list(chosen) == sorted(chosen)
     if size <= 10:
-        assert sum_of(links, chosen) == max(sum_of(links, some) for some in itertools.combinations(everyone, count))
-    for out, into in itertools.product(chosen, everyone):
+        assert sum_of(links, chosen) == max(sum_of(links, some) for some in itertools.combinations(all_gpus, count))
+    for out, into in itertools.product(chosen, all_gpus):
         if into not in chosen:
             exchanged = (*(each for each in chosen if each != out), into)
             assert sum_of(links, exchanged) <= sum_of(links, chosen)

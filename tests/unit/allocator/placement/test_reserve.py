@@ -1,4 +1,4 @@
-"""A place for later: on whom it waits, that no pod is waited for in vain, and that it is really to be had then."""
+"""A place for later: what it waits for, that no pod is waited for in vain, and that it is really to be had then."""
 
 from random import Random
 
@@ -138,7 +138,7 @@ def test_a_whole_gpu_without_mig_waits_for_its_tenant():
 
 
 def test_several_gpus_of_one_node_wait_only_for_those_in_the_way():
-    """Two free GPUs and two full ones: who asks for three waits for one of the full ones, not for all of the node."""
+    """Two free GPUs and two full ones: a pod of three waits for one of the full ones, not for all of the node."""
     yard = Yard(snapshot("node-a", tuple(gpu_report("node-a", index) for index in range(4))))
     for number in range(4):
         yard.book(f"crowd-{number}", "node-a", at("GPU-node-a-0", "1g.5gb", number))
@@ -227,7 +227,7 @@ def fewest(yard: Yard, profile: str) -> int | None:
 
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 1 << 30), gpus=st.integers(1, 4), crowd=st.integers(3, 30), asked=st.sampled_from(PROFILES))
-def test_a_promise_can_be_kept_and_waits_for_nobody_in_vain(seed: int, gpus: int, crowd: int, asked: str):
+def test_a_promise_can_be_kept_and_waits_for_no_pod_in_vain(seed: int, gpus: int, crowd: int, asked: str):
     """When those are gone the place is free; as long as one of them is there it is not; and no fewer would do."""
     random = Random(seed)
     yard = Yard(*(snapshot(f"node-{n}", (gpu_report(f"node-{n}", 0),)) for n in range(gpus)))

@@ -107,7 +107,7 @@ _EXAMPLE = {
 
 
 def test_the_example_of_the_documentation_with_quotas() -> None:
-    """People who plan their quotas by the documentation would be told something else by the allocator."""
+    """People who plan their quotas by the documentation would get other numbers from the allocator."""
     home, answers = _home(_TURNS), {}
     for name, share in _EXAMPLE.items():
         answers[name] = home.why_not(share)
@@ -172,7 +172,7 @@ def _theirs(shop: Shop, ours: AllocationId, **changes: object) -> None:
     shop.cluster.book(msgspec.structs.replace(shop.booked[ours], **changes))
 
 
-def test_a_home_that_two_allocators_filled_at_once_takes_nobody_until_it_is_clear_whose_it_is() -> None:
+def test_a_home_that_two_allocators_filled_at_once_takes_no_tenant_until_it_is_clear_whose_it_is() -> None:
     """Two trust domains would share one MPS server: ours is booked, theirs is read, ours is refused and taken back."""
     shop = Shop(node("n1", 1, mig=False))
     ask = claim(modes=("mps",), memory_mib=1000, uid=1)
@@ -187,7 +187,7 @@ def test_a_home_that_two_allocators_filled_at_once_takes_nobody_until_it_is_clea
     assert not isinstance(shop.ask(ask, namespace="den"), NoPlace)
 
 
-def test_nobody_joins_a_home_that_overlaps_what_another_allocator_booked() -> None:
+def test_no_tenant_joins_a_home_that_overlaps_what_another_allocator_booked() -> None:
     """Its place would be given twice: the home is only there because of a share that is about to be refused."""
     shop = Shop(node("n1", 1))
     ask = claim(modes=("mps",), memory_mib=4000, uid=1)

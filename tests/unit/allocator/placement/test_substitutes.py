@@ -59,7 +59,7 @@ def test_a_name_that_a_model_does_not_know_is_as_large_as_anywhere():
 
 
 def test_shares_have_no_substitute():
-    """A share is not of a profile: a larger one would be somebody else's memory."""
+    """A share is not of a profile: a larger one would take memory from other tenants."""
     rules = only("7g.40gb")
     shop = Shop(node("node-a", 1), rules=rules)
     shop.take(claim(profile="7g.40gb"))
@@ -156,7 +156,7 @@ def test_what_a_substitute_could_serve_is_not_said_to_fit_nowhere():
 
 @pytest.mark.parametrize("most", [(), (0,), (6,), (2, 0, 3), (6, 6), (6, 6, 6, 6, 6, 6)])
 def test_the_ways_that_are_tried_are_bounded_and_differ(most: tuple[int, ...]):
-    """A pod of many containers must not cost a decision per combination; one of two gets all that there are."""
+    """A pod of many containers costs no decision per combination; one of two gets all that there are."""
     every = [range(has + 1) for has in most]
     found = list(step_combinations(every))
     assert len(found) == min(TRIED_MAX, math.prod(has + 1 for has in most) - 1)

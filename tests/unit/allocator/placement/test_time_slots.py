@@ -1,4 +1,4 @@
-"""Lanes: who takes turns with whom, judged by trying every way of putting shares into lanes."""
+"""Lanes: which shares take turns, judged by trying every way of putting shares into lanes."""
 
 from collections.abc import Iterator
 
@@ -75,7 +75,7 @@ def test_one_more_share_takes_turns_or_what_is_short_is_named(booked, more, shor
         assert lanes.width_percent <= 100
 
 
-def test_nobody_joins_while_a_promised_share_and_the_one_before_it_are_both_booked() -> None:
+def test_no_tenant_joins_while_a_promised_share_and_the_one_before_it_are_both_booked() -> None:
     """The lane that is one too many now is where the promised share will be: its time would be given away first."""
     lanes = _lanes((60, 200), (50, 250), (20, 500), (100, 500))
     assert lanes.width_percent > 100
@@ -97,7 +97,7 @@ _SHARES = st.lists(st.tuples(st.integers(1, 100), st.integers(1, 1000)), max_siz
 
 @settings(max_examples=150, deadline=None)
 @given(_SHARES, st.lists(st.integers(0, 6), max_size=4))
-def test_whoever_is_admitted_can_be_served_at_once(shares: list[Rectangle], leaving: list[int]) -> None:
+def test_an_admitted_pod_can_be_served_at_once(shares: list[Rectangle], leaving: list[int]) -> None:
     """Tenants would be promised SMs and time that no order of turns can give."""
     lanes = TimeSlots()
     live: dict[int, Rectangle] = {}

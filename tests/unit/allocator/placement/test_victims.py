@@ -1,4 +1,4 @@
-"""Whose place a request of higher priority gets: held against every set of tenants that could go instead."""
+"""The place that a request of higher priority gets, held against every set of tenants that could go instead."""
 
 import itertools
 

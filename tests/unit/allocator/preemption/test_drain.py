@@ -1,4 +1,4 @@
-"""Cordons and drains: nothing new lands there, whose pods are evicted, and how an operator takes it back."""
+"""Cordons and drains: nothing new lands there, its pods are evicted, and how an operator takes it back."""
 
 import msgspec
 import pytest
@@ -22,7 +22,7 @@ def pair(empty: Bench) -> Bench:
 
 
 def cordon(bench: Bench, *gpus: str, drain: bool = False) -> list:
-    """The operator's word, and what is written because of it."""
+    """The operator's message, and what is written because of it."""
     word = msg.Cordoned(node=NODE, gpus=gpus, why="new fans", drain=drain)
     return bench.words(bench.observe(subjects.cordon(NODE), word))
 
@@ -53,8 +53,8 @@ def test_a_slice_that_is_being_made_is_bound_first_and_then_sent_away(pair):
     assert kinds(pair.words(pair.ready(grant))) == [msg.Bound, msg.EvictionOrdered]
 
 
-def test_whoever_waits_is_told_who_said_so_and_why(pair):
-    """`CardCordoned` without a word of the operator sends people to ask around."""
+def test_a_waiting_pod_shows_who_cordoned_and_why(pair):
+    """`CardCordoned` without the operator's reason sends people to ask around."""
     cordon(pair)
     (pending,) = only(msg.Pending, pair.asks(asked("one", WHOLE)))
     assert pending.message.endswith(": cordoned; node-a is cordoned (new fans)")

@@ -1,4 +1,4 @@
-"""Who is evicted when namespaces are guaranteed something, or may have only so much."""
+"""Evictions where namespaces are guaranteed something, or may have only so much."""
 
 import msgspec
 import pytest
@@ -29,7 +29,7 @@ def test_another_namespace_keeps_what_it_is_guaranteed(empty):
     assert kinds(empty.asks(high("second", WHOLE))) == [msg.Pending]
 
 
-def test_a_grant_that_is_not_sent_yet_is_decided_anew_when_a_guarantee_has_less_to_spare(empty):
+def test_an_unsent_grant_is_decided_again_when_a_guarantee_has_less_to_spare(empty):
     """It waits behind another one of its node; meanwhile a third pod of the guaranteed namespace ends."""
     start(empty, gpus=2)
     guarantee(empty, gpus=1)
@@ -70,7 +70,7 @@ def test_a_grant_without_an_answer_does_not_fill_a_guarantee(empty, set_late):
 
 
 def test_a_guarantee_that_is_set_late_counts_who_is_evicted(empty):
-    """The same where one of the two is being evicted for somebody, and so not revoked yet."""
+    """The same where one of the two is being evicted for another request, and so not revoked yet."""
     start(empty, nodes=2)
     victim = empty.run(low("one", WHOLE, namespace="research"))
     empty.run(low("two", WHOLE, namespace="research", priority=1))
@@ -140,7 +140,7 @@ def test_who_may_go_and_is_being_made_smaller_is_not_counted_twice(empty):
     assert promise.after == (victim.booking.allocation,)
 
 
-def test_an_order_to_evict_that_is_not_sent_yet_is_decided_anew_when_a_share_is_made_smaller(empty):
+def test_an_unsent_order_to_evict_is_decided_again_when_a_share_is_made_smaller(empty):
     """It waits behind another one of its node; meanwhile the namespace comes to have no more than it is guaranteed."""
     victim = sharing(empty, own=20_000)
     node = victim.booking.node

@@ -1,4 +1,4 @@
-"""Preemption: who is evicted for whom, what is said, and what becomes of evictions that come to nothing."""
+"""Preemption: the victims, what is published, and what becomes of evictions that come to nothing."""
 
 import pytest
 from factories.scheduling.allocator import Bench, claim, gpu_report, kinds, only, report_of, snapshot
@@ -26,7 +26,7 @@ from sluice_allocator.core.explain.status import PodAsked, WouldWait, how_it_sta
 
 
 @pytest.mark.parametrize("limited_first", [True, False])
-def test_a_priority_above_its_namespaces_ceiling_evicts_nobody_else(bench, limited_first):
+def test_a_priority_above_its_namespaces_ceiling_evicts_no_other_pod(bench, limited_first):
     """Any namespace could write 999999999 into an annotation, and have another team's pods evicted within seconds."""
     ceiling = msg.QuotaSet(namespace="red", priority_max=0)
     bench.run(low("batch", WHOLE, priority=0))
@@ -59,7 +59,7 @@ def test_an_operator_who_turns_it_off_sees_no_eviction():
 
 
 def test_the_least_important_goes_then_the_fewest_then_the_smallest(empty):
-    """Three full GPUs: one important tenant, two small ones, one small one beside somebody who stays."""
+    """Three full GPUs: one important tenant, two small ones, one small one beside one that stays."""
     empty.add_nodes("node-a", "node-b", "node-c")
     empty.run(low("important", WHOLE, priority=5))
     empty.run(low("left", claim(profile="4g.20gb"), priority=1))
@@ -105,7 +105,7 @@ def test_nobody_is_evicted_after_a_wipe_for_who_has_not_asked_again(bench):
     assert evictions(bench) == {"batch": "its place is needed for default/service"}
 
 
-def test_a_source_that_says_nothing_holds_nobody_up(bench):
+def test_a_silent_source_holds_up_no_other(bench):
     """An order without an answer is as good as one that is blocked."""
     bench.run(low("batch", WHOLE))
     promise = promise_for(bench, high("service", WHOLE))
@@ -158,7 +158,7 @@ def test_a_simulated_pod_has_the_priority_of_its_spec_and_evicts_only_if_it_may(
 
 
 def test_a_simulated_preemption_is_the_real_one(empty):
-    """The same function on the same facts: the place, and who goes for it; and asking evicts no pod."""
+    """The same function on the same facts: the place, and its victim; and asking evicts no pod."""
     start(empty, nodes=2)
     empty.run(low("important", WHOLE, priority=5))
     for number in range(4):
@@ -176,7 +176,7 @@ def test_a_simulated_preemption_is_the_real_one(empty):
 
 
 def test_who_waits_is_told_at_once_why_the_pod_before_it_cannot_go(bench):
-    """It would read for minutes that somebody goes for it, beside a budget that forbids it."""
+    """Its owner would read for minutes that a pod goes for it, beside a budget that forbids it."""
     bench.run(low("batch", WHOLE))
     promise_for(bench, high("service", WHOLE))
     tick(bench, 1.0)
@@ -190,8 +190,8 @@ def test_who_waits_is_told_at_once_why_the_pod_before_it_cannot_go(bench):
     assert pending.message == "its place on node-a is reserved and waits for default/batch to be evicted for it"
 
 
-def test_nobody_is_evicted_for_a_member_of_a_group(bench):
-    """A job is granted together or not at all: one place of four would be somebody's for nothing."""
+def test_no_pod_is_evicted_for_a_member_of_a_group(bench):
+    """A job is granted together or not at all: one place of four would cost a pod for nothing."""
     bench.run(low("batch", WHOLE))
     assert not only(msg.Grant, bench.asks(high("member", WHOLE, group=msg.PodGroup(name="job", size=1))))
 

@@ -1,4 +1,4 @@
-"""A freed place: who is offered it, when, and how much of that one event may cost."""
+"""A freed place: which request is offered it, when, and how much of that one event may cost."""
 
 import pytest
 from factories.scheduling.allocator import Bench, asked, claim, gpu_report, only, snapshot, working_allocator
@@ -47,14 +47,14 @@ def hurried() -> Bench:
 
 
 def granted(bench: Bench) -> list[str]:
-    """Whose grants were written, in order; what was said before is forgotten."""
+    """Requests whose grants were written, in order; what was published before is forgotten."""
     names = [each.booking.name for each in only(msg.Grant, bench.said)]
     bench.said.clear()
     return names
 
 
 def go_on(bench: Bench) -> int:
-    """Until everybody had the offer; how many events that took."""
+    """Until every request had the offer; how many events that took."""
     for events in range(1000):
         if not bench.allocator.unfinished:
             return events
@@ -94,7 +94,7 @@ def test_one_event_costs_a_bounded_number_of_tries(hurried, searches):
     assert granted(hurried) == ["w0"]
 
 
-def test_nobody_is_overlooked_when_a_pass_takes_many_events(hurried, searches):
+def test_no_request_is_overlooked_when_a_pass_takes_many_events(hurried, searches):
     """The one pod that fits what was freed is the last of a hundred: it gets it, in a bounded number of events."""
     first = crowd(hurried, 99)
     hurried.land_all(hurried.request(asked("last", claim(profile="4g.24gb"))))

@@ -114,7 +114,7 @@ def moves(said: list) -> list[msg.Grant]:
 
 
 def test_who_may_be_moved_back_is_looked_at_a_few_at_a_time():
-    """mig-adapter 7: with every word about any pod it went through all nodes and all pods."""
+    """mig-adapter 7: with every message about any pod it went through all nodes and all pods."""
 
     def calls(pods: int) -> int:
         bench = working_allocator()
@@ -216,7 +216,7 @@ def test_the_quota_counts_what_is_given_and_not_what_is_asked_for(bench):
 
 
 def test_what_is_freed_is_given_in_the_same_moment(bench):
-    """HAMi #1368, InstaSlice: capacity lay idle for minutes, for only a timer looked who waits."""
+    """HAMi #1368, InstaSlice: capacity lay idle for minutes, for only a timer looked at the queue."""
     first = bench.bound("first", WHOLE)
     assert waits(bench, asked("second", WHOLE))
     bench.withdraw("first")

@@ -1,4 +1,4 @@
-"""Who waits, in which order, and who waits with whom."""
+"""The queue: its order, and which requests wait as one."""
 
 from factories.scheduling.allocator import asked, claim
 from hypothesis import given, settings
@@ -59,7 +59,7 @@ def test_very_many_turns_stay_in_order():
 
 
 def test_only_the_first_of_each_shape_stands_for_it():
-    """The urgent before the old, one per shape: else each freed place would be tried with everybody."""
+    """The urgent before the old, one per shape: else each freed place would be tried with every request."""
     queue = PendingQueue()
     wait(queue, "old", "small", sequence=1)
     wait(queue, "young", "small", sequence=2)
@@ -105,7 +105,7 @@ def test_what_decides_on_the_place_tells_shapes_apart():
 
 
 def test_substitutes_tell_shapes_apart():
-    """A pod that accepts a larger profile may fit where its equals do not: one must not stand for the other."""
+    """A pod that accepts a larger profile may fit where its equals do not: it is tried by itself."""
     plain = asked("p1")
     yielding = replace(plain, leeway=Leeway(substitute="stay"))
     assert shape_of(plain) != shape_of(yielding)
@@ -118,7 +118,7 @@ def test_who_stands_outside_comes_in_in_turn():
     wait(queue, "first", sequence=1)
     for number in (5, 3, 4):
         wait(queue, f"p{number}", sequence=number)
-    assert queue.has_news  # those outside are to be told
+    assert queue.has_news  # those outside get a reason
     while queue.next_put_out() is not None:
         pass
     assert not queue.has_news

@@ -1,4 +1,4 @@
-"""More requests than the queue takes: told so, looked at in their turn, never lost."""
+"""More requests than the queue takes: with a reason, looked at in their turn, never lost."""
 
 from dataclasses import replace
 
@@ -72,7 +72,7 @@ def test_a_place_is_offered_in_turn_over_inside_and_outside(narrow: Bench):
 
 
 def test_who_is_let_in_is_tried_and_told_why_it_waits(narrow: Bench):
-    """Another leaves: the next one is looked at like anybody new, on the whole fleet."""
+    """Another leaves: the next one is looked at like a new one, on the whole fleet."""
     unlike = claim(profile="7g.40gb", only=DeviceFilter(not_models=("H200",)))
     narrow.asks(asked("late", unlike))
     assert told(narrow.withdraw("w1")) == {"late": WaitReason.GPU_LAYOUT_FULL}
@@ -118,7 +118,7 @@ def test_who_stands_outside_and_loses_its_promise_is_told_so(narrow: Bench):
     assert RequestId("w0") in narrow.allocator.ctx.queue.outside
 
 
-def test_who_came_while_nobody_worked_is_told_at_once_why_it_waits(narrow: Bench):
+def test_a_request_that_came_while_no_allocator_worked_shows_at_once_why_it_waits(narrow: Bench):
     """Behind many of its shape a pod would say nothing for minutes after a failover, or that it stands outside."""
     (full,) = narrow.land_all(narrow.request(asked("outside", WHOLE)))
     assert told([full]) == {"outside": WaitReason.QUEUE_FULL}

@@ -1,4 +1,4 @@
-"""Waiting ends, and those who wait are tried in turn."""
+"""Waiting ends, and waiting requests are tried in turn."""
 
 import pytest
 from factories.scheduling.allocator import Bench, asked, claim, order, working_allocator

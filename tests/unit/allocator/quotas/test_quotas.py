@@ -65,7 +65,7 @@ def test_a_pod_over_the_cap_of_one_pod_waits_and_hears_what_would_fit(bench):
 
 
 def test_other_namespaces_are_not_held_up(bench, searches):
-    """Who waits for its quota would stand before equals of other namespaces that could run, and cost a search each."""
+    """A request over its quota would stand before equals of other namespaces that could run, and cost a search each."""
     limit(bench, gpus=1)
     granted(bench, "p1", SMALL)
     bench.asks(*(asks(f"mine-{number}", SMALL) for number in range(5)))

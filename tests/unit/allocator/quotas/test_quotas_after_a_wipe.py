@@ -35,7 +35,7 @@ def remembered(grant: msg.Grant) -> msg.AllocationRequested:
 
 
 def opens(bench: Bench, node: str, *slices: msg.SliceReport) -> list:
-    """A node is heard of in the new life, with what it has; returns all that follows."""
+    """A node is observed in the new life, with what it has; returns all that follows."""
     seen = snapshot(node, (gpu_report(node, 0),), slices=slices, generation=2)
     return messages(bench.add_node(seen)) + bench.words([])
 
@@ -58,7 +58,7 @@ def grant(empty: Bench) -> msg.Grant:
     return given
 
 
-def test_nobody_of_a_limited_namespace_is_served_before_its_source_has_said_all(empty, grant):
+def test_no_pod_of_a_limited_namespace_is_served_before_its_source_has_published_all(empty, grant):
     opens(empty, "node-a")
     (why,) = whys(empty.asks(asked("more", WHOLE)))
     assert why == "namespace default has limits, and its source 'folder' has not reported all slices of its pods yet"
@@ -67,7 +67,7 @@ def test_nobody_of_a_limited_namespace_is_served_before_its_source_has_said_all(
 
 
 def test_a_group_that_waited_for_a_source_is_served_when_it_has_said_all(empty, grant):
-    """The pods of a job would stand until the next time that somebody looks, while others take their places."""
+    """The pods of a job would stand until the next look at the queue, while others take their places."""
     empty.limit(gpus=2)
     opens(empty, "node-a")
     opens(empty, "node-c")
@@ -86,7 +86,7 @@ def test_who_waited_for_what_is_lost_is_served(empty, grant):
     assert grants(said + empty.words(empty.ends("mine", cause="slice lost"))) == ["more"]
 
 
-def test_what_counts_twice_for_itself_holds_up_nobody(empty, grant):
+def test_what_counts_twice_for_itself_holds_up_no_other(empty, grant):
     """A pod that is given its own slice again would be in its own way."""
     empty.asks(remembered(grant))
     empty.observe(*all_said())
@@ -120,7 +120,7 @@ def test_a_share_is_not_made_larger_into_what_others_have_on_nodes_that_are_not_
     assert shares_of(adjusted(empty, "here", memory_mib=20_000)) == [20_000]
 
 
-def test_what_pods_had_before_a_wipe_is_not_added_up_anew_for_each_of_them_that_is_found(empty, monkeypatch):
+def test_what_pods_had_before_a_wipe_is_not_added_up_again_for_each_of_them_that_is_found(empty, monkeypatch):
     """With 40,000 pods of one namespace the allocator would do nothing else for minutes, while all nodes are opened."""
     looks, least_of = [], retry.least_of
     monkeypatch.setattr(retry, "least_of", lambda ctx, claims: looks.append(claims) or least_of(ctx, claims))

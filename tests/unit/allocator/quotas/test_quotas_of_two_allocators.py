@@ -87,7 +87,7 @@ def test_what_counts_as_bound_follows_each_word(bench):
 
 
 def test_nobody_is_bound_to_what_may_still_be_taken_back(pair):
-    """The word that it is waived is on its way; a Revoke that follows would end a pod that runs."""
+    """The waiver is on its way; a Revoke that follows would end a pod that runs."""
     next(pair.sequence)
     mine = granted(pair, "p1", SMALL)
     earlier = of_another(pair, "p2", "node-b", 5)

@@ -101,7 +101,7 @@ def mended(bench: Bench, request: msg.AllocationRequested) -> list:
 
 
 def reason(words: list) -> WaitReason | None:
-    """What it was told last of why it waits; None when that is over, or it was told nothing."""
+    """The wait reason published last; None when that is over, or there was none."""
     told = only((msg.Pending, msg.WaitOver), words)
     return told[-1].reasons[0].reason if told and isinstance(told[-1], msg.Pending) else None
 
@@ -113,7 +113,7 @@ def test_a_pod_that_waits_for_an_eviction_is_told_so(bench: Bench):
 
 
 def test_a_pod_that_waits_for_its_job_is_told_so():
-    """The same; and it would be told in turn that it waits and that it does not, once its job is looked at again."""
+    """The same; and it would read in turn that it waits and that it does not, once its job is looked at again."""
     bench = fleet(2)
     assert reason(mended(bench, member("pod", WHOLE))) is WaitReason.GROUP_INCOMPLETE
     assert not only(msg.WaitOver, tick(bench, 20))

@@ -40,7 +40,7 @@ LATE_BOUND = bound_of(grant(LATE, OTHER))
 
 
 def opened(empty, node: NodeName, *there: AllocationId) -> list:
-    """A node comes back after the wipe, with what its agent reports, and is opened. Returns the words written."""
+    """A node comes back after the wipe, with what its agent reports, and is opened. Returns the messages written."""
     reports = tuple(report_of(grant(each, node).booking) for each in there)
     written = empty.add_node(snapshot(node, (gpu_report(node, 0),), slices=reports, generation=2))
     return messages(written) + [word for each in there for word in empty.words(empty.ready(grant(each, node)))]
@@ -58,7 +58,7 @@ def closed(empty) -> None:
     assert kinds(empty.words(empty.gone(grant(LATE, OTHER)))) == [msg.Closed]
 
 
-def test_a_late_word_that_nobody_asks_for_is_released_when_its_source_has_told_all(empty):
+def test_a_late_message_without_a_request_is_released_when_its_source_has_published_all(empty):
     """It would stand for ever, and count as a pod that is bound."""
     closed(empty)
     empty.observe(subjects.ledger(OTHER, LATE), None)
@@ -71,7 +71,7 @@ def test_a_late_word_that_nobody_asks_for_is_released_when_its_source_has_told_a
 
 
 def test_a_pod_keeps_its_slice_although_a_late_word_names_one_that_is_closed(empty):
-    """It would be released before its source has spoken, and lose the slice that it runs on when its node is back."""
+    """It would be released before its source has published, and lose the slice it runs on when its node is back."""
     closed(empty)
     assert late(empty) == [], "its pod may have another one"
     assert messages(empty.request(WANTS), but=msg.Pending) == []
@@ -82,7 +82,7 @@ def test_a_pod_keeps_its_slice_although_a_late_word_names_one_that_is_closed(emp
 
 @pytest.mark.parametrize("speaks", ["before its node is back", "after that"])
 def test_a_pod_that_runs_keeps_its_slice_although_a_refusal_lands_late(empty, speaks):
-    """It was refused by who knew less than another allocator, or was configured otherwise, and never heard of it."""
+    """An allocator refused it that knew less than another, or was configured otherwise, and never observed it."""
     refusal = Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no known GPU model has this profile")
     empty.read_all(incarnation=LIFE)
     empty.observe(subjects.binding(P1), msg.Refused(request=P1, request_revision=1, refusal=refusal, source=FOLDER))
@@ -111,7 +111,7 @@ def test_a_pod_of_which_two_words_are_late_gets_no_slice_that_is_broken(empty):
 def test_the_allocator_goes_on_when_a_node_is_opened_for_which_an_orphaned_answer_waited(empty: Bench):
     """It waits for one node, then for another one; the allocator would end, and no pod be served anywhere."""
     empty.read_all(incarnation=LIFE)
-    # A picture of node-a of the life before lands late, and a binding to a slice on node-b. p1 has gone meanwhile.
+    # A picture of node-a of before the wipe lands late, and a binding to a slice on node-b. p1 has gone meanwhile.
     report = report_of(grant(ITS, ITS_NODE).booking)
     empty.pull(snapshot(ITS_NODE, (gpu_report(ITS_NODE, 0),), slices=(report,)), incarnation="1000")
     empty.observe(subjects.binding(P1), LATE_BOUND)

@@ -1,4 +1,4 @@
-"""What is left of slices that are nowhere any more, because broker and disk were lost: words, memories, tickets."""
+"""What is left of slices that are nowhere any more, because broker and disk were lost: messages, memories, tickets."""
 
 import msgspec
 import pytest
@@ -54,8 +54,8 @@ def opened(empty, **changes) -> None:
 
 
 @pytest.mark.parametrize("known", ["reported", "of another life", "not pulled", "stale", "booked"])
-def test_a_word_of_a_slice_that_somebody_may_have_is_left_alone(empty, known):
-    """Running training would be ended by an allocator that has not heard everything."""
+def test_a_message_of_a_slice_that_may_be_in_use_is_left_alone(empty, known):
+    """Running training would be ended by an allocator that has not read everything."""
     opened(empty)
     empty.ready(GRANT)
     tick(empty, 1.0)
@@ -117,7 +117,7 @@ def test_a_pod_whose_slice_is_just_taken_back_is_given_no_other(empty, lost):
 
 
 def test_a_slice_that_such_a_pod_was_given_elsewhere_is_waived_and_taken_back(empty):
-    """It was granted before its source's word was read again: a pinned pod cannot use it."""
+    """It was granted before its source's message was read again: a pinned pod cannot use it."""
     opened(empty)
     empty.add_nodes("node-b")
     grant = msg.Grant(revision=1, incarnation=INCARNATION, booking=whole_gpu("p1_new_1", node=OTHER))
@@ -139,9 +139,9 @@ def waived(request: str, cause: str, *allocations: AllocationId, alone: bool = F
 
 @pytest.mark.parametrize("late", [(), (OLD,), (AllocationId("p1_old_2"),)], ids=["none", "of it", "of another"])
 def test_a_pod_goes_whose_slice_is_being_taken_back_when_its_source_does_not_know(empty, late):
-    """It was lost, and the broker was wiped before its source heard so: its pod would keep it from being taken back.
+    """It was lost, and the broker was wiped before its source observed it: its pod would keep it from being taken back.
 
-    A binding of before may have landed since, and does not say that its source was told.
+    A binding of before may have landed since, and does not say that its source observed it.
     """
     for each in late:
         empty.observe(BINDING, replace(LATE_BOUND, allocation=each))
@@ -209,7 +209,7 @@ def test_a_pod_whose_ticket_cannot_be_believed_waits_and_is_told(empty):
     assert empty.asks(other) == [waived("p2", cause), msg.Released(request=RequestId("p2"), cause=cause)]
 
 
-def test_whoever_opens_a_node_says_what_was_ready_there_and_is_not_reported(bench):
+def test_the_opener_of_a_node_publishes_what_was_ready_there_and_is_not_reported(bench):
     """A new agent would call a slice that lived one that could never be made, and its pod lose its place."""
     lived = bench.bound("p1", claim(profile="3g.20gb"))
     bench.granted("p2", claim(profile="1g.5gb"))  # never ready

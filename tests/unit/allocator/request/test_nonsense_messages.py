@@ -25,7 +25,7 @@ from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import Continue, LeaseChanged
 
 SOME = 14
-"""Of each word; all of them are some 2,000 and take a quarter of a minute."""
+"""Of each message; all of them are some 2,000 and take a quarter of a minute."""
 TURNS_MAX = 50
 
 
@@ -41,7 +41,7 @@ def scene() -> Bench:
 
 
 def words() -> Iterator[tuple[Address, msg.AnyMessage]]:
-    """A sensible word at every kind of subject that an allocator reads."""
+    """A sensible message at every kind of subject that an allocator reads."""
     world = scene().allocator.ctx.facts
     first = next(iter(world.ledger.values()))
     node, allocation = first.booking.node, first.booking.allocation
@@ -141,7 +141,7 @@ def goes_on(bench: Bench) -> None:
 
 @pytest.mark.parametrize(("address", "message"), CASES, ids=lambda value: getattr(value, "kind", None))
 def test_pods_are_served_behind_a_word_that_makes_no_sense(address: Address, message: msg.AnyMessage):
-    """One node's or one pod's nonsense would otherwise keep everybody from getting a GPU, after every restart again."""
+    """One node's or one pod's nonsense would otherwise keep all pods from getting a GPU, after every restart again."""
     for poison in nonsense(address, message, some=SOME):
         bench = scene()
         bench.land_all(bench.observe(address, poison))
@@ -163,7 +163,7 @@ def test_pods_are_served_behind_a_word_that_was_set_aside(address: Address, mess
 
 
 def test_a_running_pod_keeps_its_slice_when_its_request_cannot_be_read():
-    """A newer pod-watcher's word would otherwise look like none, and the slice under the pod be unmade as an orphan."""
+    """A newer pod-watcher's message would otherwise look like none, and the pod's slice be revoked as an orphan."""
     before = scene()
     unread = Entry(subjects.request(RequestId("p1")).subject, 99_000, OperationId(""), None, "schema 2")
     before.handle(Observed(stream_of("request"), unread))

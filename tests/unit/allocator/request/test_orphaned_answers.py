@@ -35,7 +35,7 @@ def tick(bench, now: float) -> list:
 
 
 def quiet(bench) -> None:
-    """Its agent's durable is asked for with the first tick of each life: not what is looked at here."""
+    """Its agent's durable is asked for with the first tick of each run: not what is looked at here."""
     tick(bench, 1.0)
     bench.handle(AgentEnsured(NodeName("node-a")))
 
@@ -89,7 +89,7 @@ def test_an_answer_ends_after_what_was_granted(bench):
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
 def test_an_answer_that_nobody_asks_for_is_ended(bench, answer):
-    """STATE forgot the request, or the word landed after a wipe, and its pod has gone: it would stay for ever."""
+    """STATE forgot the request, or the answer landed after a wipe, and its pod has gone: it would stay for ever."""
     quiet(bench)
     assert bench.observe(subjects.binding(GONE), answer) == []
     synced(bench)
@@ -108,7 +108,7 @@ def test_an_answer_that_nobody_asks_for_is_ended(bench, answer):
 
 
 def test_who_has_not_heard_that_all_is_over_is_told_again(bench):
-    """A pod-watcher that never knew of the pod was shown it late: its last word would stay on the bus for ever."""
+    """A pod-watcher that never knew of the pod was shown it late: its last message would stay on the bus for ever."""
     quiet(bench)
     released = msg.Released(request=GONE, cause="containers ended")
     bench.observe(subjects.binding(GONE), released)

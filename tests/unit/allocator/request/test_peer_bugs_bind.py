@@ -134,7 +134,7 @@ def test_a_restart_counts_what_runs(bench):
 
 
 def test_a_node_that_does_not_answer_holds_up_no_other(bench):
-    """FaST-GShare 3.6.9, 3.6.10: one hung node stopped all scheduling; one that is not heard of was still chosen."""
+    """FaST-GShare 3.6.9, 3.6.10: one hung node stopped all scheduling; a silent one was still chosen."""
     bench.add_nodes("node-b")
     stale = snapshot("node-a", (gpu_report("node-a", 0),), generation=2)
     bench.pull(stale, stale=True, stale_message="no answer")

@@ -100,7 +100,7 @@ def daemon(gpu: msg.GpuReport, **changes) -> msg.MpsDaemonReport:
     return msg.MpsDaemonReport(**(values | {"uid": 1000, "state": "ready", "pid": 4711} | changes))
 
 
-def seen_anew(bench: Bench, generation: int, gpu: msg.GpuReport) -> list:
+def seen_again(bench: Bench, generation: int, gpu: msg.GpuReport) -> list:
     return bench.words(bench.pull(snapshot("node-a", (gpu,), modes=MODES, generation=generation)))
 
 
@@ -125,7 +125,7 @@ def test_containers_with_one_share_each_are_told_nothing(empty):
 
 
 @pytest.mark.parametrize("time_quota", [False, True])
-def test_a_quota_of_time_that_nobody_enforces_is_told(empty, time_quota):
+def test_a_time_quota_that_is_not_enforced_is_reported(empty, time_quota):
     with_gpus(empty, gpu_report("node-a", 0, mig=False), time_quota=time_quota)
     told = warnings(empty, fractional(30, 1000, quota_request_permille=300, quota_limit_permille=800))
     expected = [] if time_quota else ["QuotaNotEnforced: container 'main' asks for 30 % to 80 % of the time"]
@@ -137,31 +137,31 @@ def test_clients_that_come_and_go_are_no_news_to_the_allocator(empty):
     gpu = gpu_report("node-a", 0, mig=False)
     with_gpus(empty, replace(gpu, daemons=(daemon(gpu),)))
     before = empty.allocator.ctx.cluster.gpus[gpu.uuid]
-    seen_anew(empty, 2, replace(gpu, daemons=(daemon(gpu, clients=3),)))
+    seen_again(empty, 2, replace(gpu, daemons=(daemon(gpu, clients=3),)))
     assert empty.allocator.ctx.cluster.gpus[gpu.uuid] is before
     kept = empty.allocator.ctx.facts.inventories[NODE].snapshot
     assert (kept.generation, kept.gpus[0].daemons) == (2, ())
 
 
-def test_nobody_joins_a_gpu_whose_daemon_is_in_trouble_and_nobody_on_it_is_put_out(empty):
+def test_no_tenant_joins_a_gpu_whose_daemon_is_in_trouble_and_none_on_it_is_put_out(empty):
     """A pod would be bound to a daemon that refuses it; or a tenant would lose its slice to a fault that passes."""
     gpu = gpu_report("node-a", 0, mig=False)
     first = with_gpus(empty, gpu).bound("p1", mps())
     out = msg.PlacementReport(start=0, size=gpu.memory_slices)
-    assert seen_anew(empty, 2, replace(gpu, quarantined=(out,))) == []
+    assert seen_again(empty, 2, replace(gpu, quarantined=(out,))) == []
     assert kinds(empty.asks(asked("p2", mps()))) == [msg.Pending]
     assert list(empty.allocator.ctx.cluster.booked()) == [first.booking.allocation]
-    (joined,) = only(msg.Grant, seen_anew(empty, 3, gpu))
+    (joined,) = only(msg.Grant, seen_again(empty, 3, gpu))
     assert joined.booking.devices[0].gpu == gpu.uuid
 
 
-def test_nobody_joins_an_instance_whose_daemon_is_in_trouble_and_the_rest_of_the_gpu_is_used(empty):
+def test_no_tenant_joins_an_instance_whose_daemon_is_in_trouble_and_the_rest_of_the_gpu_is_used(empty):
     """One bad home would put the whole GPU out of use, or the next tenant beside the fault."""
     gpu = gpu_report("node-a", 0)
     first = with_gpus(empty, gpu).bound("p1", mps())
     (home,) = first.booking.devices
     out = msg.PlacementReport(start=home.start, size=home.size)
-    assert seen_anew(empty, 2, replace(gpu, quarantined=(out,))) == []
+    assert seen_again(empty, 2, replace(gpu, quarantined=(out,))) == []
     (other,) = empty.granted("p2", mps()).booking.devices
     assert other.start + other.size <= home.start or home.start + home.size <= other.start
     assert first.booking.allocation in empty.allocator.ctx.cluster.booked()

@@ -1,4 +1,4 @@
-"""What pods say of each other: who may be beside whom is judged before a place is given, and told where it waits."""
+"""What pods say of each other: which may be neighbours is judged before a grant, and shown while one waits."""
 
 import msgspec
 import pytest
@@ -53,7 +53,7 @@ def grants(bench: Bench) -> dict[str, msg.Grant]:
 
 
 def is_gone(bench: Bench, name: str) -> set[str]:
-    """A pod is gone, and so is its slice: who is granted a place by that."""
+    """A pod is gone, and so is its slice: the pods that are granted a place by that."""
     before = grants(bench)
     bench.withdraw(name)
     bench.words(bench.gone(before[name]))
@@ -61,7 +61,7 @@ def is_gone(bench: Bench, name: str) -> set[str]:
 
 
 def test_a_pod_that_the_bus_has_forgotten_keeps_others_out_as_long_as_it_has_its_slice() -> None:
-    """A broker that was restarted forgets its latest words: two replicas would be on one host until they are said."""
+    """A restarted broker forgets its latest messages: two replicas would be on one host until they are back."""
     bench = bench_of(**{"gpu-1": facts()})
     assert ask(bench, pod("a", ONE_PER_HOST)) == ["gpu-1"]
     bench.words(bench.ready(grants(bench)["a"]))
@@ -72,7 +72,7 @@ def test_a_pod_that_the_bus_has_forgotten_keeps_others_out_as_long_as_it_has_its
 
 
 def test_a_pod_that_another_wants_apart_is_kept_out_and_its_equals_are_not() -> None:
-    """Terms hold both ways; who waits behind a pod that is kept out is no pod of that label, and gets its place."""
+    """Terms hold both ways; a pod behind one that is kept out is no pod of that label, and gets its place."""
     bench = bench_of(**{"gpu-1": facts()})
     assert ask(bench, pod("a", ONE_PER_HOST, app="db")) == ["gpu-1"]
     places = ask(bench, pod("b"), pod("c", app="etl"), pod("d", app=""))
@@ -175,7 +175,7 @@ def test_a_volume_in_one_zone_takes_its_pod_there() -> None:
     assert reasons == [WaitReason.NO_NODE_CAN_FIT, WaitReason.NODE_VOLUME_ELSEWHERE]
 
 
-def test_nobody_is_evicted_for_a_place_that_the_scheduler_would_refuse() -> None:
+def test_no_pod_is_evicted_for_a_place_that_the_scheduler_would_refuse() -> None:
     """A victim counts until it is gone, so one that is wanted apart is not evicted for the pod that wants it so."""
     bench = bench_of(**{"gpu-1": facts()})
     weak = msg.Leeway(preemptible=True)
@@ -186,7 +186,7 @@ def test_nobody_is_evicted_for_a_place_that_the_scheduler_would_refuse() -> None
 
 
 def test_simulate_answers_as_the_grant_would_be() -> None:
-    """The same filters, and the same reasons, before anybody has asked."""
+    """The same filters, and the same reasons, before any request."""
     bench = bench_of(**{"gpu-1": facts()})
     bench.observe(*all_said())
     keys, labels = {"sluice.dev/profile": "1g.5gb"}, {"app": "llm"}

@@ -1,4 +1,4 @@
-"""One request's life in the allocator's core, as whole lists of instructions."""
+"""One request from its ask to its end in the allocator's core, as whole lists of instructions."""
 
 import itertools
 
@@ -45,7 +45,7 @@ def test_a_container_has_of_the_driver_what_it_chose_or_what_its_profile_is_made
 
 
 def test_a_pod_that_ends_gives_its_place_back_in_the_right_order(bench):
-    """Revoke, then (after SliceGone) Closed and Released, each once, closing words with a TTL."""
+    """Revoke, then (after SliceGone) Closed and Released, each once, closing messages with a TTL."""
     grant = bench.bound("p1")
     (revoke,) = bench.withdraw("p1")
     assert revoke == msg.Revoke(revision=2, incarnation=INCARNATION, booking=grant.booking, cause="pod gone")
@@ -56,7 +56,7 @@ def test_a_pod_that_ends_gives_its_place_back_in_the_right_order(bench):
     assert closed.message == msg.Closed(revision=2, allocation=allocation, request=P1, node=NODE, cause="pod gone")
 
 
-def test_what_the_settings_allow_nobody_is_refused_not_left_pending(bench):
+def test_what_the_settings_forbid_is_refused_not_left_pending(bench):
     """More GPUs than one pod may have: Refused, naming field, value and what is allowed."""
     (refused,) = messages(bench.request(asked("p1", claim(gpus=57))))
     why = refused.refusal
@@ -98,13 +98,13 @@ def test_a_rebooted_node_gives_the_pod_its_new_strings(bench):
 
 
 def test_the_same_word_twice_changes_nothing(bench):
-    """Duplicates of a request, a slice's word and a binding cause no instruction."""
+    """Duplicates of a request, a slice's message and a binding cause no instruction."""
     grant = bench.bound("p1")
     assert bench.request(asked("p1")) == bench.ready(grant) == []
 
 
 def test_an_allocator_that_reads_late_puts_no_old_strings_over_new_ones(bench):
-    """Somebody else bound the pod to what its slice is after a reboot; the older word read here changes nothing."""
+    """Another allocator bound the pod to what its slice is after a reboot; the older message changes nothing."""
     grant = bench.bound("p1")
     bound = bench.allocator.ctx.facts.bindings[P1]
     for newer in (
@@ -141,7 +141,7 @@ def test_a_pod_is_told_what_became_of_the_daemon_it_shares_and_when_that_is_over
 
 
 def test_an_agents_word_that_tells_a_pod_nothing_new_writes_no_binding(bench):
-    """Else every word of an agent would be a guarded write, and pods be told of nothing again and again."""
+    """Else every message of an agent would be a guarded write, and pods be updated again and again."""
     grant, troubled = bench.granted("p1"), ("a client of uid 0 waits",)
     bench.land_all(bench.ready(grant, warnings=troubled))
     assert bench.ready(grant, warnings=troubled) == []

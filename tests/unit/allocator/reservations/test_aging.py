@@ -1,4 +1,4 @@
-"""Who has waited too long is promised a place: who, when, how many, and what becomes of a promise."""
+"""A request that has waited too long is promised a place: which, when, how many, and what becomes of a promise."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ def yard(gpus: int = 1, **rules: float) -> Bench:
 
 @pytest.fixture
 def full() -> Bench:
-    """One GPU with two halves on it (p0 and p1), and somebody (big) who waits for all of it."""
+    """One GPU with two halves on it (p0 and p1), and a request (big) that waits for all of it."""
     bench = yard()
     bench.asks(asked("big", WHOLE))
     return bench
@@ -45,7 +45,7 @@ def entry(bench: Bench, name: str) -> msg.Grant:
 
 
 def promises(writes: list[Write]) -> dict[str, tuple[str, ...]]:
-    """Who was promised a place, and for whom each waits."""
+    """Requests with a promised place, and the grants that each waits for."""
     after = {grant.booking.name: grant.after for grant in only(msg.Grant, writes) if grant.after}
     return {name: tuple(each.partition("_")[0] for each in others) for name, others in after.items()}
 
@@ -79,7 +79,7 @@ def test_a_young_pod_before_an_old_one_of_its_shape_is_waited_for():
 
 
 def test_at_most_a_part_of_a_models_gpus_is_promised_and_always_one():
-    """What is free of promised GPUs stays unused: that must not become the whole fleet."""
+    """What is free of promised GPUs stays unused: without a bound that would become the whole fleet."""
     bench = yard(gpus=20, promises_percent=10)
     bench.asks(*(asked(f"w{number}", WHOLE) for number in range(6)))
     given = promises(bench.passes(AFTER_S)) | promises(bench.passes(1000))
@@ -90,7 +90,7 @@ def test_at_most_a_part_of_a_models_gpus_is_promised_and_always_one():
     assert list(promises(bench.passes(1000))) == ["w2"]  # one is kept, so one more may be given
 
 
-def test_nobody_is_promised_anything_where_that_is_switched_off():
+def test_no_request_is_promised_anything_where_that_is_switched_off():
     """`promises_percent` = 0 is first come, first served, with backfill."""
     bench = yard(promises_percent=0)
     bench.asks(asked("big", WHOLE))
@@ -105,7 +105,7 @@ def test_an_edit_does_not_make_a_request_young_again(full: Bench):
     assert list(promises(full.passes(1))) == ["big"]
 
 
-def test_an_edited_request_is_promised_anew(full: Bench):
+def test_an_edited_request_is_promised_again(full: Bench):
     full.passes(AFTER_S)
     promised = entry(full, "big").booking
     said = full.asks(asked("big", claim(profile="4g.20gb"), revision=2))
@@ -124,7 +124,7 @@ def test_a_promise_on_a_node_that_restarts_and_is_cordoned_is_given_up(full: Ben
 
 
 def test_people_are_told_what_a_promise_waits_for(full: Bench):
-    """`sluice explain` names the place, whom it waits for, and that something else may come first."""
+    """`sluice explain` names the place, what it waits for, and that something else may come first."""
     full.passes(AFTER_S)
     stands = how_it_stands(full.allocator.ctx, RequestId("big"))
     assert stands.message == (
@@ -144,7 +144,7 @@ def test_those_who_are_due_come_in_the_order_of_turns():
 
 
 def test_a_place_that_cannot_be_promised_is_not_looked_for_all_the_time():
-    """Ten thousand who can never be promised anything must not take the time of those who can."""
+    """Ten thousand that can never be promised anything take no time from those that can."""
     bench = yard(promise_retry_s=10.0, promise_retry_max_s=80.0)
     bench.asks(asked("big", claim(profile="7g.40gb", gpus=2)))
     bench.passes(400.0, step=1.0)
@@ -152,7 +152,7 @@ def test_a_place_that_cannot_be_promised_is_not_looked_for_all_the_time():
     assert 2 <= group.promise_failures <= 5
 
 
-def test_who_was_promised_a_place_by_another_allocator_keeps_nobody_from_the_next():
+def test_a_promise_of_another_allocator_keeps_no_request_from_the_next_place():
     """It was kept out by a limit, and the next turn was its; others would wait until it has what it was promised."""
     bench = yard(gpus=3, promises_percent=67)
     for name, priority in (("first", 3), ("second", 2), ("third", 1)):

@@ -16,7 +16,7 @@ FOREIGN = (msg.InstanceReport(gi_id=7, profile="1g.5gb", start=0, size=1),)
 
 @pytest.mark.parametrize("useless", [0, 1, 2, 3])
 def test_a_pod_of_two_gpus_is_promised_them_where_only_tenants_are_in_its_way(useless):
-    """`useless` nodes have a free GPU and one with an instance that somebody made by hand; it stays for good."""
+    """`useless` nodes have a free GPU and one with an instance made by hand, which stays for good."""
     bench = working_allocator(SchedulerConfig())
     bench.add_nodes("busy", gpus=2)
     tenants = only(msg.Grant, bench.asks(asked("t0", WHOLE), asked("t1", WHOLE)))

@@ -101,7 +101,7 @@ def test_one_change_of_a_share_at_a_time(bench):
 
 
 def test_a_revoke_that_waits_for_its_turn_says_the_size_that_its_slice_has_by_now(bench):
-    """The ledger would book the larger size again, over somebody who was let in beside the smaller one meanwhile."""
+    """The ledger would book the larger size again, over a tenant that came beside the smaller one meanwhile."""
     bench.bound("p1", mps(30000))
     smaller = adjusted(bench, memory_mib=5000)
     (sent,) = bench.request(asked("p2", mps(1000)))  # its order is on its way: the next one under this guard waits
@@ -116,7 +116,7 @@ def test_a_revoke_that_waits_for_its_turn_says_the_size_that_its_slice_has_by_no
 
 
 def test_a_share_still_comes_after_who_had_its_place(bench):
-    """By the ledger two would have that place at once, until the agent's word that one is gone has landed."""
+    """By the ledger two would have that place at once, until the agent's message that one is gone has landed."""
     before = bench.bound("p1", mps(4000))
     waits = replace(before, after=(AllocationId("p0_other_1"),), evict=True)
     bench.settle(bench.reads(waits))
@@ -175,7 +175,7 @@ def test_a_home_counts_the_largest_that_may_be_used(data):
             wanted = data.draw(st.integers(1, GPU_MIB))
             bench.said.clear()
             out = bench.handle(AdjustAsked(1, change(name, memory_mib=wanted)))
-            if data.draw(st.booleans()):  # the word about what is there comes in between, once more
+            if data.draw(st.booleans()):  # the message about what is there comes in between, once more
                 bench.ready(orders[name])
                 is_written = any(isinstance(each, Write) for each in out)
                 counts[name] = counts[name] if is_written else sum(shares_of(orders[name]))

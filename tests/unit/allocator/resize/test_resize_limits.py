@@ -43,7 +43,7 @@ def test_too_large_for_its_home_says_the_most_that_fits(bench):
 
 
 def test_time_counts_where_it_is_enforced(empty):
-    """Who takes turns would be sure of more than the whole window together."""
+    """Tenants that take turns would be sure of more than the whole window together."""
     bench = with_gpus(empty, gpu_report("node-a", 0, mig=False), time_quota=True)
     quota = {"quota_request_permille": 400, "quota_limit_permille": 1000}
     bench.bound("p1", fractional(100, 1000, **quota))
@@ -102,8 +102,8 @@ def test_percents_of_compute_come_and_go_whole(bench):
     assert usage(ctx, "default") == first
 
 
-def test_nobody_is_let_in_beside_others_on_a_gpu_that_its_agent_could_not_read_yet(empty):
-    """On a device without a size there is room for anybody: the SMs of two pods are promised a third one's too."""
+def test_no_tenant_joins_others_on_a_gpu_that_its_agent_could_not_read_yet(empty):
+    """On a device without a size there is room for any share: the SMs of two pods are promised a third one's too."""
     known = gpu_report("node-a", 0, model="a30-24gb")
     bench = with_gpus(empty, known)
     wide = replace(fractional(10, 2400), profile="1g.6gb")
@@ -174,7 +174,7 @@ def test_a_value_that_means_nothing_is_named(bench, values, field, words):
 
 
 def test_a_share_of_memory_has_nothing_else(bench):
-    """An mps share would be given a bound of SMs that no one counted."""
+    """An mps share would be given a bound of SMs that was not counted."""
     bench.bound("p1", mps())
     wrong = refused(bench, sm_partition=50)
     assert (wrong.reason, wrong.field) == (AdjustReason.INVALID_VALUE, "sm_partition")
@@ -211,7 +211,7 @@ def test_who_has_no_slice_is_told_so(bench):
 
 
 def test_what_is_so_already_says_whether_it_is_carried_out(bench):
-    """Asking again is how anybody finds out that it is done."""
+    """Asking again is how an operator finds out that it is done."""
     bench.bound("p1", mps(4000))
     as_it_is = AdjustRefused(AdjustReason.UNCHANGED, "container 'main' already has exactly that")
     assert refused(bench, memory_mib=4000) == as_it_is
@@ -241,7 +241,7 @@ def test_on_a_node_that_was_removed_nothing_is_changed(bench, memory_mib):
     sentence = "node-a was removed: its Node object was deleted; retry when its node agent has reported"
     assert is_refused() == sentence  # its head is being closed
     assert bench.observe(subjects.node(NODE), news) == []
-    assert "is not open" in is_refused()  # its agent has spoken, and the head's end may still land
+    assert "is not open" in is_refused()  # its agent has published, and the head's end may still land
     assert bench.observe(subjects.node(NODE), removed) == []
     assert bench.settle([closing]) == [closing]
     assert is_refused() == sentence

@@ -42,7 +42,7 @@ def phases(counts) -> dict[str, tuple[int, float]]:
 
 
 def served(bench, name: str) -> msg.Grant:
-    """A request, from its word to `Bound`: 1 s, 2 s and 4 s apart."""
+    """A request, from its message to `Bound`: 1 s, 2 s and 4 s apart."""
     bench.now += 100
     (write,) = bench.land_all(bench.request(asked(name, claim(profile="1g.5gb"))))
     grant = write.message
@@ -81,7 +81,7 @@ def test_decisions_are_counted_by_what_came_of_them_and_why(measured, counts):
     assert all(labels[1] not in {"", "none"} for labels in series if labels[0] != "granted")
 
 
-def test_what_is_read_again_is_nobodys_present(measured, counts):
+def test_what_is_read_again_is_no_present(measured, counts):
     """After each lost connection the fleet would look as if everything had just taken no time, or hours."""
     measured.handle(ReadingStarted(Stream.STATE, Incarnation("1000")))
     measured.observe(subjects.request(RequestId("old")), asked("old", claim(profile="1g.5gb")))
@@ -101,7 +101,7 @@ def read_anew(bench, entries, *, incarnation: str = "1000", said_meanwhile=()) -
 
 @pytest.fixture
 def said(monkeypatch):
-    """The last values there are, as a reading tells them."""
+    """The last values there are, as a reading returns them."""
     values = {}
     handle = Bench.handle
 
@@ -135,7 +135,7 @@ def test_a_pod_that_waits_longer_than_a_reading_lasts_is_counted(said, measured,
     assert phases(counts) == {"place": (1, 900.0), "make": (1, 302.0)}
 
 
-def test_what_was_said_during_a_reading_is_timed_by_nobody(said, measured, counts):
+def test_what_was_said_during_a_reading_is_not_timed(said, measured, counts):
     """A bus that was away for an hour would make every slice take an hour."""
     write = slow(measured)
     granted = Entry(write.subject, next(measured.sequence), write.operation, write.message)
@@ -226,7 +226,7 @@ def test_who_watches_sees_who_waits_for_what_and_how_long(bench):
     kind = ("exclusive", "7g.40gb")
     assert {name: found for name, found in shown(bench).items() if name.startswith("sluice_queue")} == {
         "sluice_queue_requests": {kind: 2},
-        "sluice_queue_first_waits_seconds": {kind: 0},  # no event has told it of the time
+        "sluice_queue_first_waits_seconds": {kind: 0},  # no event has carried the time to it
         "sluice_queue_outside": {(): 0},
     }
     requests = {"asked": 3, "bound": 1, "refused": 0, "rejected": 0, "waiting": 2}

@@ -33,7 +33,7 @@ REPORTS = tuple(gpu_report("any", index) for index in range(GPUS_PER_NODE))
 
 
 def over_the_wire(message: msgspec.Struct) -> msgspec.Struct:
-    """As another process would read it: nothing is shared with anybody."""
+    """As another process would read it: nothing is shared."""
     return msgspec.json.decode(msgspec.json.encode(message), type=type(message))
 
 
@@ -112,7 +112,7 @@ def test_of_a_new_snapshot_only_what_changed_is_new(bench):
 
 
 def test_pods_that_have_ended_leave_only_their_last_words(bench):
-    """Nothing that is wanted or remembered of a pod outlives it; its closing words run out by themselves."""
+    """Nothing that is wanted or remembered of a pod outlives it; its closing messages run out by themselves."""
     ctx = bench.allocator.ctx
     small = claim(profile="7g.40gb")
     for number in range(30):
@@ -136,7 +136,7 @@ def test_pods_that_have_ended_leave_only_their_last_words(bench):
     assert not ctx.outbox.busy(subjects.binding(RequestId("p29")))
 
 
-def test_who_stands_by_keeps_nobody_in_mind_who_has_gone(bench):
+def test_a_standby_remembers_no_pod_that_has_gone(bench):
     """For months others work: all that ever was would be kept, and looked at when it takes over."""
     ctx, node = bench.allocator.ctx, NodeName("node-a")
     of_node = (

@@ -50,7 +50,7 @@ def stands(bench: Bench, request: str) -> RequestState | None:
     return found.state if found is not None else None
 
 
-def test_a_pod_of_somebody_else_is_left_alone(bench):
+def test_a_foreign_pod_is_left_alone(bench):
     assert isinstance(ask(bench), AsksNothing)
 
 

@@ -73,7 +73,7 @@ def test_a_place_that_two_have_is_counted_slice_by_slice(make):
 
 
 def ledger(*words) -> list[HistoryMessage]:
-    """Words of the ledger, given with the sequences at which they landed."""
+    """Messages of the ledger, given with the sequences at which they landed."""
     return [said("ledger.n.a", message, 1.0, Sluice_Sequence=str(sequence)) for sequence, message in words]
 
 

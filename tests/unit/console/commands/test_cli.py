@@ -1,4 +1,4 @@
-"""What all commands have in common: exit codes, forms, questions before anybody is hurt, completion."""
+"""What all commands have in common: exit codes, forms, questions before pods are hurt, completion."""
 
 import io
 import os
@@ -67,8 +67,8 @@ def test_a_misspelt_option_is_answered_with_the_right_one(typed, capsys, words, 
 
 @pytest.fixture
 def typed(monkeypatch, tmp_path):
-    """Type a command as a user for whom nothing runs; its exit code. What `sluice run` blocks is heard again after."""
-    heard = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    """Type a command as a user for whom nothing runs; its exit code. What `sluice run` blocks is unblocked after."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv("SLUICE_NATS_URL", raising=False)
 
@@ -78,7 +78,7 @@ def typed(monkeypatch, tmp_path):
         return ended.value.code
 
     yield type_
-    signal.pthread_sigmask(signal.SIG_SETMASK, heard)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 WATCHED = [
@@ -155,7 +155,7 @@ def test_scripts_can_tell_why_a_command_failed(typed, capsys, words, code, said)
         assert not told.out
 
 
-def test_nobody_vouches_for_processes_without_being_asked():
+def test_no_command_vouches_for_processes_without_a_question():
     """A tenant's process would be left on a device that is given to the next one."""
     wanted = QuarantineRelease(allocation="a", ignore_holders=True)
     questions = []
@@ -171,7 +171,7 @@ def test_nobody_vouches_for_processes_without_being_asked():
 
 
 def test_only_a_yes_is_a_yes(monkeypatch, capsys):
-    """A line that was meant for something else must not cut a node off."""
+    """A line that was meant for something else would cut a node off."""
     ours, theirs = pty.openpty()
     answers = ((b"y\n", True), (b"YES\n", True), (b"\n", False), (b"node-1\n", False), (b"\x04", False))  # Ctrl-D
     with os.fdopen(ours, "wb", buffering=0) as person, os.fdopen(theirs) as terminal:
@@ -195,7 +195,7 @@ def test_only_a_yes_is_a_yes(monkeypatch, capsys):
     ],
 )
 def test_who_may_only_read_is_told_who_may_do_more(capsys, user, verb, said):
-    """Somebody would look for a fault in the broker's users."""
+    """Otherwise an operator would look for a fault in the broker's users."""
 
     async def drain() -> int:
         raise DeniedError(user=user, verb=verb, subject="sluice.cordon.node1")
@@ -236,7 +236,7 @@ def every_command(app, before="sluice"):
 
 
 def test_what_can_be_had_as_json_can_be_had_as_yaml():
-    """Who learned `-o` at one command types it at the next one."""
+    """A user who learned `-o` at one command types it at the next one."""
     options = {}
     for line in every_command(command.app):
         _, apps, _ = command.app.parse_commands(line.split()[1:])

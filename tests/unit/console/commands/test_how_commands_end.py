@@ -47,7 +47,7 @@ def test_a_reader_who_has_seen_enough_makes_no_failure(words):
 
 @pytest.mark.parametrize("words", [["version"], ["completion", "bash"]])
 def test_a_full_disk_is_a_sentence_and_a_failure(words):
-    """`sluice gpus --json > file`: a reader of the file must not take a part for all."""
+    """`sluice gpus --json > file`: a reader of the file would take a part for all."""
     with Path("/dev/full").open("wb") as full:
         assert _ended(words, stdout=full) == (EXIT_FAILED, "sluice: cannot write: No space left on device\n")
 
@@ -80,7 +80,7 @@ def test_a_name_that_the_terminal_has_no_characters_for_is_escaped(monkeypatch, 
         ("<&-", ["security", "remove-node", "keys", "gpu-1"], 2, "sluice: no terminal to confirm on; use --yes\n"),
     ],
 )
-def test_a_stream_that_was_closed_is_one_that_nobody_reads_or_types_at(closed, words, code, says):
+def test_a_closed_stream_is_one_without_a_reader_or_a_typist(closed, words, code, says):
     """A daemon or a script that says `<&-` or `>&-`: no traceback, and the exit code that it looks for."""
     assert _ended(words, closed=closed) == (code, says)
 
@@ -97,7 +97,7 @@ except KeyboardInterrupt:
 
 
 def test_ctrl_c_at_a_question_ends_the_command():
-    """Who is asked whether to evict pods, and wants out, need not find out that only a second Ctrl-C counts."""
+    """A user who is asked whether to evict pods, and wants out, need not find out that only a second Ctrl-C counts."""
     ours, theirs = pty.openpty()
     ends = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
     with heeding_ctrl_c():

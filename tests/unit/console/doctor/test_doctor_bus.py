@@ -42,7 +42,7 @@ def without(seen: ObservedBus, *subjects: str) -> ObservedBus:
 
 
 def hearing(seen: ObservedBus, **values) -> ObservedBus:
-    """The same, having heard these values, too; `sluice__node__a` stands for `sluice.node.a`."""
+    """The same, having read these values, too; `sluice__node__a` stands for `sluice.node.a`."""
     named = {subject.replace("__", "."): value for subject, value in values.items()}
     return replace(seen, fleet_state=FleetState(seen.fleet_state.values | named, seen.fleet_state.incarnation))
 
@@ -60,7 +60,7 @@ def test_a_missing_stream_is_told_with_its_command(well):
     assert only(seen, Check.STREAMS, "problem") == "there is no stream BOOK"
 
 
-def test_nobody_who_allocates_is_a_problem(well):
+def test_a_missing_allocator_is_a_problem(well):
     """Neither one that never came nor one that gave its lease back grants anything."""
     given_back = hearing(well, sluice__lease__allocator=LeaseHeld(role="allocator", owner=""))
     for seen in (without(well, "sluice.lease.allocator"), given_back):
@@ -106,13 +106,13 @@ def test_nobody_who_asks_is_told(well):
     assert "no source of requests" in only(seen, Check.POD_WATCHER, "warning")
 
 
-def test_a_folder_that_nobody_lists_is_told_within_a_minute(well):
+def test_a_folder_that_is_not_listed_is_reported_within_a_minute(well):
     """It is listed every few seconds: a waiting user should not wait a quarter of an hour for the reason."""
     seen = replace(well, written={**well.written, "sluice.source.folder": WriteTimes(930.0, 930.0)})
     assert "folder (for 1 min)" in only(seen, Check.POD_WATCHER, "problem")
 
 
-def test_a_cluster_that_nobody_follows_is_told_at_once(well):
+def test_a_cluster_without_a_pod_watcher_is_reported_at_once(well):
     """Its last listing may be young: the lease shows that none is active."""
     synced = SourceSynced(source="cluster", run="r", epoch=1, count=1)
     seen = hearing(well, sluice__source__cluster=synced)
@@ -163,7 +163,7 @@ def test_a_stale_node_is_named_with_why(well, make):
 
 
 def test_a_node_that_was_never_pulled_is_named(well):
-    """Its agent speaks on the bus, but cannot be reached."""
+    """Its agent publishes on the bus, but cannot be reached."""
     seen = without(well, INVENTORY_SUBJECT)
     assert f"never read by the inventory: {NODE}" in only(seen, Check.AGENTS, "problem")
 
@@ -205,7 +205,7 @@ def test_a_clock_that_is_off_is_told_with_whose(well):
     assert "node.gpu-1_example_internal by +90.0 s" in only(seen, Check.CLOCKS, "warning")
 
 
-def test_a_message_that_nobody_can_read_is_named_with_how_to_remove_it(well):
+def test_an_unreadable_message_is_named_with_how_to_remove_it(well):
     """It was set aside in a log that is not read; the node would stay without new pods for good."""
     subject = "sluice.ledger.gpu-1_example_internal.r_1_1"
     unread = replace(well, fleet_state=replace(well.fleet_state, unread={subject: "schema 2 is newer"}))
@@ -216,7 +216,7 @@ def test_a_message_that_nobody_can_read_is_named_with_how_to_remove_it(well):
     assert finding.remedy.endswith(f"nats stream purge BOOK --subject {subject}")
 
 
-def test_many_messages_that_nobody_can_read_are_counted(well):
+def test_many_unreadable_messages_are_counted(well):
     unread = {f"sluice.binding.r{number}": "no JSON" for number in range(1000)}
     seen = replace(well, fleet_state=replace(well.fleet_state, unread=unread))
     found = [each for each in check_bus(seen) if each.check is Check.MESSAGES]

@@ -174,7 +174,7 @@ def device_plugin(well):
     ],
 )
 def test_what_does_not_work_is_found_and_says_what_does_not_happen(well, spoil, check, level, words):
-    """`0 of 1 ready` alone does not show that pods cannot be created, nor a kubelet's words who takes their GPUs."""
+    """`0 of 1 ready` alone does not show that pods cannot be created, nor a kubelet's text what takes their GPUs."""
     spoil(well)
     assert words in only(well, check, level)
 
@@ -247,7 +247,7 @@ def test_images_of_two_versions_are_told(well):
     assert "0.1.0: sluice-allocator; 0.2.0: sluice-inventory" in only(well, Check.VERSIONS, "warning")
 
 
-def test_pods_that_nobody_serves_are_named(well):
+def test_unserved_pods_are_named(well):
     """They would wait for ever, and `kubectl get` says only SchedulingGated."""
     seen = with_objects(well, waiting=[waiting()])
     assert "without a reason: research/train" in only(seen, Check.WAITING, "problem")
@@ -257,7 +257,7 @@ def test_pods_that_nobody_serves_are_named(well):
 
 
 def test_pods_that_wait_as_they_should_are_only_counted(well):
-    """One was told why, one is new, one also waits for somebody else, one is dying."""
+    """One has its reason, one is new, one also waits for another controller, one is dying."""
     told = waiting()
     told["status"] = {"conditions": [{"type": CONDITION_READY, "status": "False"}]}
     new = waiting(creationTimestamp="2027-01-15T07:59:00Z")

@@ -1,4 +1,4 @@
-"""`sluice doctor` on quotas: limits that no longer hold are found, and said in Sluice's own words."""
+"""`sluice doctor` on quotas: limits that no longer hold are found, and named by Sluice's own terms."""
 
 import shlex
 
@@ -53,7 +53,7 @@ def test_every_bound_of_a_limit_range_is_found(bound, resource):
 
 
 @pytest.mark.parametrize("part", ["default", "defaultRequest"])
-def test_a_limit_range_that_gives_gpus_to_everybody_is_named(part):
+def test_a_limit_range_that_gives_gpus_to_all_pods_is_named(part):
     """Each sidecar and each web server of the namespace would take a whole GPU."""
     item = {"type": "Container", part: {"nvidia.com/gpu": "1", "cpu": "500m"}}
     found, _ = check_quotas([], [{"metadata": {"namespace": "a", "name": "l"}, "spec": {"limits": [item]}}])

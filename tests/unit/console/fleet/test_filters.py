@@ -1,4 +1,4 @@
-"""The words that pick slices, in commands and on the page."""
+"""The terms that pick slices, in commands and on the page."""
 
 import io
 

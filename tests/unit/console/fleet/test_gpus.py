@@ -26,7 +26,7 @@ def test_a_whole_gpu_without_mig_shows_its_owner(make):
     assert gpu.allocated_fraction == 1.0
 
 
-def test_a_shared_instance_shows_everybody_in_it(make):
+def test_a_shared_instance_shows_all_its_tenants(make):
     """One home, two tenants: one made, one still ordered."""
     ready, ordered = make.shared("a_1", "train"), make.shared("b_1", "serve", uid=1000)
     inventory = make.inventory(make.gpu_report(instances=(make.made("a_1"),)), make.slice(ready))
@@ -46,7 +46,7 @@ def test_a_home_that_is_only_ordered_takes_nothing_yet(make):
 
 
 def test_a_daemon_without_tenants_is_not_hidden(make):
-    """It should not be there: who looks for what holds the GPU must find it."""
+    """It should not be there: a search for what holds the GPU must find it."""
     whole = make.daemon(profile=None, start=0, size=8, device=str(make.gpu), state="stopping")
     inventory = make.inventory(make.gpu_report(mig=False, creatable={}, daemons=(whole,)))
     (gpu,) = gpus_document(make.fleet_state(inventory=inventory)).gpus
@@ -64,7 +64,7 @@ def test_tenants_of_one_home_and_their_daemon_are_one_place(make):
 
 
 def test_scripts_find_what_a_node_is_and_warns_of(make):
-    """Modes, versions and warnings are of the node; a script must not parse the picture for them."""
+    """Modes, versions and warnings are of the node; a script reads them without parsing the picture."""
     inventory = make.inventory(make.gpu_report(), modes=("exclusive", "mps"), toolkit_version="1.17.8", warnings=("w",))
     (node,) = gpus_document(make.fleet_state(inventory=inventory)).nodes
     assert (node.node, node.modes) == (make.node, ("exclusive", "mps"))

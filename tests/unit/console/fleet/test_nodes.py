@@ -42,7 +42,7 @@ def test_a_node_with_nothing_on_it_is_told_with_since_when(fleet_state):
 
 
 def test_a_node_with_a_slice_is_in_use_and_has_so_much_left(fleet_state, make):
-    """A node would be given back with somebody's training run on it."""
+    """A node would be given back with a training run on it."""
     seen = make.inventory(make.gpu_report(instances=(make.made(),)), make.slice())
     node = only(fleet_state(seen, ledger=make.grant()))
     assert (node.idle, node.idle_since, node.pods, node.gpus_empty, node.free_fraction) == (False, "", 1, 0, 0.5)
@@ -51,7 +51,7 @@ def test_a_node_with_a_slice_is_in_use_and_has_so_much_left(fleet_state, make):
 
 @pytest.mark.parametrize("what", ["ordered", "ending", "left by its agent", "of others", "quarantined"])
 def test_whatever_is_there_or_comes_keeps_a_node_from_being_idle(fleet_state, make, what):
-    """Between two facts a node would look empty while somebody is on it, or about to be."""
+    """Between two facts a node would look empty while a pod is on it, or about to be."""
     empty = make.inventory(make.gpu_report())
     inventory, ledger = {
         "ordered": (empty, {"ledger": make.grant()}),
@@ -63,7 +63,7 @@ def test_whatever_is_there_or_comes_keeps_a_node_from_being_idle(fleet_state, ma
     assert not only(fleet_state(inventory, **ledger)).idle
 
 
-def test_free_instances_of_a_fixed_layout_are_nobodys(fleet_state, make):
+def test_free_instances_of_a_fixed_layout_have_no_owner(fleet_state, make):
     """A node that its administrator partitioned would never be idle."""
     free = msg.InstanceReport(gi_id=1, profile="3g.20gb", start=0, size=4, uuid="MIG-9")
     node = only(fleet_state(make.inventory(make.gpu_report(instances=(free,), fixed_layout=True))))
@@ -83,7 +83,7 @@ def test_free_instances_of_a_fixed_layout_are_nobodys(fleet_state, make):
     ],
 )
 def test_the_state_says_why_a_node_gets_nothing_new(fleet_state, said, state, text):
-    """Someone would wonder why nothing lands on a node that is plainly free."""
+    """An operator would wonder why nothing lands on a node that is plainly free."""
     found = fleet_state(**{kind: message for kind, message in said.items() if message is not None})
     unsaid = {f"sluice.ledger.gpu-1_example_internal.{kind}" for kind, message in said.items() if message is None}
     found.values = {subject: value for subject, value in found.values.items() if subject not in unsaid}
@@ -98,7 +98,7 @@ def test_a_stale_node_says_what_its_inventory_says(fleet_state, make):
     )  # fmt: skip
 
 
-def test_a_removed_node_is_shown_as_long_as_anybody_speaks_of_it(make):
+def test_a_removed_node_is_shown_as_long_as_a_message_names_it(make):
     removed = msg.NodeRemoved(node=NodeName(NODE), cause="the Node object was deleted")
     found = make.fleet_state(node=removed, ledger=make.grant())
     assert only(found) == FleetNodeDocument(node=NODE, state="removed", why="the Node object was deleted", pods=1)

@@ -1,4 +1,4 @@
-"""`sluice pods`: one word and one sentence for what became of each request."""
+"""`sluice pods`: one state and one sentence for what became of each request."""
 
 import io
 import time
@@ -71,7 +71,7 @@ def test_a_withdrawn_pod_is_ending_until_its_place_is_free(make):
 
 
 def test_a_slice_without_a_request_is_not_hidden(make):
-    """After the broker was wiped, before its source spoke again."""
+    """After the broker was wiped, before its source published again."""
     pod = only(make.fleet_state(ledger=make.grant()))
     assert (pod.state, pod.name) == ("ending", "train")
     assert "no request claims" in pod.message
@@ -111,7 +111,7 @@ def test_a_pod_that_is_being_moved_is_shown_with_what_it_has(make):
 
 
 def test_a_promised_pod_waits_until_those_before_it_have_left(make):
-    """`is being made` for as long as somebody else's training runs reads like a node that hangs."""
+    """`is being made` for as long as another pod's training runs reads like a node that hangs."""
     grant = msgspec.structs.replace(make.grant(), after=("other_1",))
     why = "its place on gpu-1 is reserved and waits for default/other to end"
     pod = only(make.fleet_state(request=make.asked(), ledger=grant, waiting=make.pending(why)))
@@ -164,7 +164,7 @@ def test_a_story_of_several_days_says_which(make):
     ]
 
 
-def test_a_story_says_why_it_began_anew_and_what_helps_who_waits(make):
+def test_a_timeline_says_why_a_pod_started_again_and_what_helps_a_waiting_one(make):
     """`no free place of that size` alone leaves its owner with nothing to do."""
     pod = only(make.fleet_state(request=make.asked(), waiting=make.pending("full", FULL)))
     earlier = EarlierDocument(request="r1", cause="gpu-1 is drained (fans)")

@@ -1,4 +1,4 @@
-"""`sluice usage`: what slices are used for, and who has had one for an hour and left it idle."""
+"""`sluice usage`: what slices are used for, and which ones stood idle for an hour."""
 
 import pytest
 from factories.console import pod_of, usage_of
@@ -72,7 +72,7 @@ def test_only_agents_with_slices_are_asked_and_silence_is_told(make):
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -1.0])
 @pytest.mark.parametrize("told", ["busy_percent", "sm_percent", "memory_busy_percent", "watched_s", "age_s", "idle_s"])
-def test_one_agents_nonsense_is_not_shown_of_anybody(told, number):
+def test_one_agents_nonsense_is_not_shown_of_any_pod(told, number):
     (wrong,) = answer(used("fine"), used("x", **{told: number})).values()
     assert why_implausible(NODE, wrong) == "its agent tells numbers of 'a-x' that make no sense"
     (right,) = answer(used("fine", busy_percent=0.0, sm_percent=100.0, idle_s=1.0)).values()

@@ -38,7 +38,7 @@ def test_a_pod_is_found_by_whatever_a_person_knows_of_it(wanted):
 
 
 @pytest.mark.parametrize("wanted", ["team-b/train", "team-b/jobs/train.yaml", "other/train.yaml", "."])
-def test_somebody_elses_pod_is_never_taken_for_the_one_that_was_named(wanted):
+def test_a_foreign_pod_is_never_taken_for_the_one_that_was_named(wanted):
     """Else `sluice adjust team-b/train` would change the share of team-a, where there is no such pod in team-b."""
     of_a_cluster = pod("r1", origin="team-a/train", namespace="team-a", source="cluster")
     assert matching([of_a_cluster, pod("r2", name="server", origin="team-a/jobs/train.yaml")], wanted) == []
@@ -55,8 +55,8 @@ def test_of_pods_that_have_ended_the_newest_one_is_explained(make):
     (found,) = with_past(PodsDocument(pods=()), history[:1])
     assert (found.request, found.name, found.state) == ("last-week", "train", "ended"), "when it is the only one"
     withdrawn = [pod(request, name="", state="ended", origin="") for request in ("a-just-now", "z-an-hour-ago")]
-    everybody = with_past(PodsDocument(pods=tuple(withdrawn)), history)
-    assert [found.request for found in matching(everybody, "train")] == ["a-just-now"]
+    pods = with_past(PodsDocument(pods=tuple(withdrawn)), history)
+    assert [found.request for found in matching(pods, "train")] == ["a-just-now"]
 
 
 @pytest.mark.parametrize("command", [look_up.explain, trace.trace])
@@ -83,7 +83,7 @@ async def test_several_pods_are_a_document_a_line_for_programs(command, monkeypa
     ids=["those that wait", "else those with a slice", "no more than a screen", "none"],
 )
 async def test_who_names_no_pod_is_shown_those_that_can_be_explained(monkeypatch, capsys, states, shown):
-    """The latest waiting one is what most people came for; an error names an option they never heard of."""
+    """The latest waiting one is what most people came for; an error names an option that is new to them."""
     pods = tuple(
         pod(name, name=name, state=state, asked_at=f"2026-01-02T03:04:{second:02}+00:00")
         for second, (name, state) in enumerate(states.items())
@@ -117,7 +117,7 @@ def test_bytes_that_cannot_be_read_are_a_line_too():
 
 
 async def test_a_story_goes_on_after_its_broker_was_away(make, tmp_path, capsys):
-    """Lists do; and a person who waits for a pod would not be told that it has its slice."""
+    """Lists do; and a person who waits for a pod would not learn that it has its slice."""
     told = []
 
     def last(state):

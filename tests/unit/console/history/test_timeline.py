@@ -35,7 +35,7 @@ def test_a_word_repeated_unchanged_is_told_once(make):
 
 
 def said_at(make, *seconds: str) -> list[str]:
-    """The times of a story's steps, which stand in the history in the order of `seconds`."""
+    """The times of a timeline's steps, which stand in the history in the order of `seconds`."""
     times = [f"2026-01-02T03:04:{second}Z" if second else "" for second in seconds]
     history = [
         heard(f"waiting.{make.request}", make.pending(f"word {number}"), make.request, time=time)
@@ -45,7 +45,7 @@ def said_at(make, *seconds: str) -> list[str]:
 
 
 def test_a_story_does_not_begin_with_the_answer(make):
-    """Two services write the history, each a moment after its own word: granted would stand before asked."""
+    """Two services write the history, each a moment after its own message: granted would stand before asked."""
     assert said_at(make, "05.678", "05.690", "05.680") == ["05.678", "05.680", "05.690"]
 
 
@@ -63,12 +63,12 @@ def life(make, request: str, *, evicted: bool) -> list[HistoryMessage]:
     return [heard(f"{noun}.{request}", word, request if word is asked else "") for noun, word in words.items()]
 
 
-def test_a_pod_that_was_evicted_is_told_why_it_began_anew(make):
+def test_a_pod_that_was_evicted_shows_why_it_started_again(make):
     """Its owner sees a pod that started again, and its new request knows nothing of the reason."""
     history = [*life(make, "r1", evicted=False), *life(make, "r2", evicted=True), *life(make, "r3", evicted=False)]
-    everybody = [pod_of("r1"), pod_of("r2"), pod_of("r3"), pod_of("r9", name="another")]
+    pods = [pod_of("r1"), pod_of("r2"), pod_of("r3"), pod_of("r9", name="another")]
     earlier = EarlierDocument(request="r2", cause="gpu-1 is drained (fans)")
-    assert evicted_before(everybody[2], everybody, history) == earlier
+    assert evicted_before(pods[2], pods, history) == earlier
 
 
 @pytest.mark.parametrize(
@@ -80,14 +80,14 @@ def test_a_pod_that_was_evicted_is_told_why_it_began_anew(make):
         ((), ["r1"]),
     ],
 )
-def test_nobody_is_told_of_an_eviction_that_was_not_his(make, lives, others):
+def test_no_pod_shows_an_eviction_that_was_not_its_own(make, lives, others):
     """One between ended by itself; a later one; a pod of another name; a history that has forgotten."""
     history = [each for request, evicted in lives for each in life(make, request, evicted=evicted)]
     known = [pod_of("r3"), pod_of("r1", name="another"), *(pod_of(request) for request in others)]
     assert evicted_before(known[0], known, history) is None
 
 
-def test_a_pod_without_a_name_is_nobodys_successor(make):
+def test_a_pod_without_a_name_is_no_successor(make):
     """Requests of which nothing is known any more have all the same name: none."""
     history = [*life(make, "r1", evicted=True), *life(make, "r2", evicted=False)]
     nameless = [pod_of(request, name="") for request in ("r1", "r2")]
@@ -138,7 +138,7 @@ def test_a_granted_share_is_told_with_its_home(make):
 
 
 def test_what_a_node_has_in_trouble_is_told_as_an_event(make):
-    """`sluice events` is read after the fact: when the daemon died must be in it, and a calm node must not be noise."""
+    """`sluice events` is read after the fact: it shows when the daemon died, and a calm node adds no noise."""
     ill = make.gpu_report(healthy=False, lost=True, health_message="Xid 79", daemons=(make.daemon(state="down"),))
     assert sentence(make.inventory(ill, warnings=("its journal was lost",))).endswith(
         "fresh; but: GPU 0 is lost: Xid 79; MPS daemon of default (uid 1000) on GPU 0 is down; its journal was lost"

@@ -19,7 +19,7 @@ from sluice_pod_watcher.core.folder import events as folder_events
 
 
 def said(make, kind: str, message, at: str, *steps: tuple[str, float, float], commit_ms: float | None = None):
-    """A word of the history: `at` is seconds after 03:04."""
+    """A message of the history: `at` is seconds after 03:04."""
     headers = {"Sluice_Steps": steps_text(steps)} if steps else {}
     if commit_ms is not None:
         headers["Sluice_Commit_Ms"] = f"{commit_ms}"
@@ -41,7 +41,7 @@ def rows(part):
 
 
 def test_every_step_is_where_it_was_and_gaps_have_a_name(make):
-    """People see what the time went into: queue, device, or somebody who did not listen."""
+    """People see what the time went into: queue, device, or a process that did not answer."""
     history = [
         said(make, "request", make.asked(), "00.000", commit_ms=2.0),
         said(make, "ledger", make.grant(), "01.000", ("decide", 1.0, 0.5), commit_ms=4.0),
@@ -107,8 +107,8 @@ def test_what_is_said_of_others_or_twice_is_not_shown(make):
 
 
 @pytest.mark.parametrize("time", ["", "yesterday", "2026-01-02T03:04:05"])
-def test_times_and_headers_that_nobody_of_us_wrote_break_nothing(make, time):
-    """Anybody may write to HISTORY who may write at all."""
+def test_foreign_times_and_headers_break_nothing(make, time):
+    """Any client may write to HISTORY that may write at all."""
     word = said(make, "request", make.asked(), "00.000")
     odd = replace(later(word, time), headers={"Sluice-Steps": "a=b;;=1+1", "Sluice-Commit-Ms": "soon"})
     assert len(parts(make, [odd])) == (1 if time.startswith("2026") else 0)

@@ -57,7 +57,7 @@ async def test_waiting_ends_with_the_change_that_was_waited_for(make):
     assert await waiting == {make.request: make.bound()}
 
 
-async def test_a_measurement_begins_when_nobody_says_anything_any_more(make):
+async def test_a_measurement_begins_when_nothing_is_published_any_more(make):
     """What a system says while it starts would be measured as part of the first pods' way."""
     live = LiveFleet()
     await both_read(live)
@@ -85,8 +85,8 @@ def test_a_node_is_ready_only_when_opened_for_its_present_agent_in_this_life(mak
     assert fleet_state.unopened([make.node]) == ([] if is_open else [make.node])
 
 
-async def test_a_message_that_nobody_can_read_takes_the_place_of_the_word_before(make):
-    """The word that it overwrote is not true any more; shown on, it would hide that something is wrong."""
+async def test_an_unreadable_message_takes_the_place_of_the_one_before(make):
+    """The message that it overwrote is not true any more; shown on, it would hide that something is wrong."""
     live = LiveFleet()
     request, other = f"sluice.request.{make.request}", "sluice.binding.r2"
     await both_read(live, seen(Stream.STATE, request, make.asked()))

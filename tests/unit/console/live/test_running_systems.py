@@ -46,7 +46,7 @@ def test_a_system_whose_process_is_gone_does_not_count(place):
 
 
 def test_a_killed_system_whose_process_id_another_process_has_does_not_count(place):
-    """Every command, and `sluice run` too, would ask a broker that is gone until somebody finds the file."""
+    """Every command, and `sluice run` too, would ask a broker that is gone until a person finds the file."""
     system = running(place)
     announce(system)
     lock = lock_data_directory(place / "data-1" / systems.LOCK)
@@ -63,7 +63,7 @@ def test_the_runtime_directory_of_another_user_is_not_used(place, monkeypatch):
 
 
 def test_where_nothing_can_be_written_nothing_is_running(monkeypatch):
-    """A pod whose file system is read-only: `sluice doctor` looks there too, although it was told the server."""
+    """A pod whose file system is read-only: `sluice doctor` looks there too, although the server was named."""
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/nowhere"])
@@ -114,7 +114,7 @@ def test_a_system_that_is_not_announced_is_found_by_its_data_directory_only(plac
 
 
 def test_of_several_systems_a_command_says_which_one_it_asks(place, capsys):
-    """`sluice drain` on the wrong one of two takes pods from somebody who is not meant."""
+    """`sluice drain` on the wrong one of two would evict pods of the other."""
     older, newer = running(place, pid=os.getppid(), port=1), running(place, port=2)
     announce(older)
     assert server_url(None) == older.nats_url

@@ -1,4 +1,4 @@
-"""`sluice adjust`: sizes as a person writes them, and the allocator's answer in words and as data."""
+"""`sluice adjust`: sizes as a person writes them, and the allocator's answer as text and as data."""
 
 import pytest
 

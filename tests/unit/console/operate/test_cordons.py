@@ -1,4 +1,4 @@
-"""`sluice cordon`, `uncordon`, `drain`: what is said of a node, and who is shown to be in the way."""
+"""`sluice cordon`, `uncordon`, `drain`: what is published of a node, and which pods are shown to be in the way."""
 
 import asyncio
 import contextlib
@@ -80,7 +80,7 @@ def test_the_first_word_is_what_was_typed(last):
     ],
 )
 def test_the_second_of_two_operators_frees_nothing_that_the_first_took_out(before, gpus, after):
-    """The last word stands for the node: one that names only its own GPU would put the other back into use."""
+    """The last message stands for the node: one that names only its own GPU would put the other back into use."""
     assert word(before, *gpus) == after
 
 
@@ -91,8 +91,8 @@ def test_a_drain_takes_a_cordon_further_and_a_cordon_ends_no_drain():
     assert word(cordoned("G1", drain=True), "G1", why="power") == cordoned("G1", why="power", drain=True)
 
 
-def test_a_drain_never_evicts_whom_nobody_named():
-    """One word is of one kind: draining G2 beside a cordoned G1 would evict the pods on G1."""
+def test_a_drain_never_evicts_a_pod_that_was_not_named():
+    """One message is of one kind: draining G2 beside a cordoned G1 would evict the pods on G1."""
     for before in (cordoned("G1"), cordoned()):
         with pytest.raises(CordonError, match="is cordoned already"):
             word(before, "G2", drain=True)
@@ -204,7 +204,7 @@ async def test_a_script_drains_a_node_without_pods_unasked(make, monkeypatch, ca
         assert capsys.readouterr().out == f"{NODE} is drained\nno pod is there\n"
 
 
-async def test_whoever_stops_waiting_is_told_that_the_drain_goes_on(capsys):
+async def test_a_user_who_stops_waiting_reads_that_the_drain_goes_on(capsys):
     """Ctrl-C would look like the end of the drain, and pods would go on being evicted."""
     waiting = asyncio.create_task(wait_until_left(MemoryBroker().bus("operator"), NODE, (), 30))
     await asyncio.sleep(0)

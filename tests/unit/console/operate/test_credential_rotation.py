@@ -46,7 +46,7 @@ def made(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("broken", [1, 2, 3])
 @pytest.mark.parametrize("changes", [1, 2, 3, 4, 5, 6, 7, 8, 10, 15, 18])
 def test_a_step_that_is_broken_off_is_gone_again(made, tmp_path, broken, changes):
-    """Else the next one cuts off who was not told yet, an old authority stays believed, or none is ever replaced."""
+    """Else the next one cuts off clients of before, an old authority stays believed, or none is ever replaced."""
     root = tmp_path / "keys"
     shutil.copytree(made, root)
     whole = Installation(KeyFolder(root), NOW)

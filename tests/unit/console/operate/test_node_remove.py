@@ -25,7 +25,7 @@ async def speaks(bus, message, *, after: int) -> None:
 
 @pytest.fixture
 async def bus(make):
-    """An operator's, on which the node has spoken."""
+    """An operator's, on which the node has published."""
     made = MemoryBroker().bus("operator")
     await speaks(made, make.changed(), after=0)
     return made
@@ -33,7 +33,7 @@ async def bus(make):
 
 @pytest.mark.parametrize("speaks_again", [False, True])
 async def test_a_node_whose_agent_spoke_meanwhile_is_not_removed(make, bus, speaks_again):
-    """The same news once more means that it lives: its pods would lose their slices."""
+    """The same news once more means that it is alive: its pods would lose their slices."""
     shown = await last_message(bus, WORD)
     if speaks_again:
         await speaks(bus, make.changed(), after=shown.sequence)
@@ -68,8 +68,8 @@ async def test_no_connection_waits_for_a_person(bus, monkeypatch):
         (False, 2, "sluice node remove: no terminal to confirm on, and nothing was done; use --yes\n"),
     ],
 )
-async def test_a_no_and_nobody_to_ask_are_told_apart(make, bus, monkeypatch, tmp_path, capsys, asked, code, said):
-    """By the exit codes of docs/cli.md: a script that calls again with --yes must not do so over somebody's no."""
+async def test_a_no_and_a_missing_terminal_are_told_apart(make, bus, monkeypatch, tmp_path, capsys, asked, code, said):
+    """By the exit codes of docs/cli.md: a script that calls again with --yes stops at a person's no."""
     monkeypatch.setattr(node_remove, "connected", lambda _url: contextlib.nullcontext(bus))
     typed = tmp_path / "typed"
     typed.write_text("n\n")

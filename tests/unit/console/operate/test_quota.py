@@ -1,4 +1,4 @@
-"""`sluice quota`: what namespaces have and may have, and the word by which that changes."""
+"""`sluice quota`: what namespaces have and may have, and the message by which that changes."""
 
 import io
 
@@ -87,7 +87,7 @@ def test_a_namespace_is_shown_with_its_limits_beside_what_it_has(make):
     ]
 
 
-def test_nothing_is_said_of_nobody(make):
+def test_nothing_is_said_without_a_holder(make):
     """A sentence instead of an empty table; a quota that was lifted is none."""
     fleet_state = make.fleet_state()
     fleet_state.values[WORD.subject] = QuotaUnset(namespace="lab")
@@ -195,7 +195,7 @@ class Faulty:
 
 
 async def published(bus) -> bool:
-    """Whether the first word of all was this one."""
+    """Whether the first message of all was this one."""
     options = {"operation": OperationId("typed-0"), "ttl_s": None}
     return await publish_if_unchanged(bus, WORD, LastMessage(0, None), word(4), **options)
 
@@ -206,7 +206,7 @@ def broker() -> MemoryBroker:
 
 
 async def test_a_word_is_said_once_and_not_again(broker):
-    """Saying the same would wake everybody for nothing."""
+    """Publishing the same again would wake every reader for nothing."""
     bus = Faulty(broker.bus("a"))
     assert await update_guarded(bus, WORD, lambda _: word(4), run=RUN) == word(4)
     assert await update_guarded(bus, WORD, lambda _: word(4), run=RUN) == word(4)
@@ -240,8 +240,8 @@ async def test_a_bus_that_never_answers_ends_in_a_sentence(broker):
     assert bus.writes == ATTEMPTS_MAX
 
 
-async def test_a_server_that_lags_does_not_make_an_own_word_somebody_elses(broker):
-    """The person would be told that nothing was written, or that a node that is being removed keeps what it has."""
+async def test_a_server_that_lags_does_not_make_an_own_message_foreign(broker):
+    """The person would read that nothing was written, or that a node that is being removed keeps what it has."""
     bus = Faulty(broker.bus("a"), "answer lost")
     shown = iter([TimeoutError(), None])
 

@@ -60,7 +60,7 @@ def test_an_empty_fleet_says_so():
 
 
 def test_a_home_shows_its_daemon_and_whom_it_serves(make):
-    """Who may join, and whether the daemon lives, is the first thing asked when a shared GPU does not work."""
+    """Which pods may join, and whether the daemon lives, is asked first when a shared GPU does not work."""
     report = make.gpu_report(instances=(make.made("a_1"),), daemons=(make.daemon(clients=2),))
     inventory = make.inventory(report, make.slice(make.shared("a_1", "train")))
     text = plain(picture(gpus_document(make.fleet_state(inventory=inventory)), unicode=False))

@@ -153,6 +153,6 @@ def test_progress_is_shown_and_not_obeyed(capsys):
 
 
 def test_what_is_harmless_is_left_alone():
-    """Names in any script, and a backslash that somebody wrote."""
+    """Names in any script, and a backslash that a user wrote."""
     for text in ("", "team-ä/训练 …", r"a\nb"):
         assert sanitize(text) == text

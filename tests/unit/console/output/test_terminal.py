@@ -205,7 +205,7 @@ def test_why_a_node_is_stale_hides_none_of_its_figures():
 
 
 def test_where_lines_are_cut_every_column_keeps_a_part():
-    """`sluice top`: the state must not be beyond the edge of the screen."""
+    """`sluice top`: the state stays within the edge of the screen."""
     heads, *_ = printed(show_pods, PODS, width=120, soft_wrap=False)
     assert len(heads.rstrip()) <= 120
     assert ("POD" in heads, "NODE" in heads) == (True, True)

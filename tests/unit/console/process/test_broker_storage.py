@@ -91,7 +91,7 @@ async def test_what_a_broker_says_of_its_disk(answer, error):
 
 
 def test_up_says_in_a_sentence_that_its_data_directory_cannot_be_made(tmp_path: Path, capsys):
-    """A person who mistyped a path was told in forty lines of Python, none of which named --data."""
+    """A mistyped path used to end in forty lines of Python, none of which named --data."""
     (tmp_path / "fleet.toml").write_text(fleet_text(1, 1))
     words = ["up", "--fleet", str(tmp_path / "fleet.toml"), "--pods", str(tmp_path), "--web", "off"]
     data = tmp_path / "fleet.toml" / "data"
@@ -115,7 +115,7 @@ def test_a_file_in_the_place_of_the_folder_is_told(tmp_path: Path):
 
 
 def test_a_folder_whose_lock_cannot_be_opened_is_told(tmp_path: Path):
-    """Somebody else's folder, or a disk that is read-only."""
+    """Another user's folder, or a disk that is read-only."""
     (tmp_path / "up.lock").mkdir()
     with pytest.raises(NotStartedError, match=r"cannot be used: up\.lock in it cannot be opened: Is a directory; name"):
         lock_data_directory(tmp_path / "up.lock")

@@ -15,7 +15,7 @@ from sluice_console.shell.process.children import Children, ChildSpec, last_line
 FOREVER = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {FOREVER}"
 USELESS = 78
-"""A child that ends with this code is not followed by another life."""
+"""A child that ends with this code is not started again."""
 
 
 class Watched:
@@ -60,7 +60,7 @@ async def test_a_killed_child_is_started_again_and_its_death_is_told(watched):
 
 
 async def test_a_child_that_keeps_failing_is_tried_more_and_more_slowly_and_its_last_words_are_told(watched):
-    """A wrong setting must not burn the machine, and its sentence must be seen."""
+    """A wrong setting does not burn the machine, and its sentence is seen."""
     await watched.start("bad", "import sys; print('up: no such setting', flush=True); sys.exit(1)")
     for _ in range(2):
         await watched.born_again()
@@ -71,7 +71,7 @@ async def test_a_child_that_keeps_failing_is_tried_more_and_more_slowly_and_its_
 
 
 async def test_a_child_whose_next_life_would_be_of_no_use_stays_dead(watched):
-    """A missing library is not there a second later either, and its line must not be repeated."""
+    """A missing library is not there a second later either: its line is written once."""
     child = await watched.start("bad", f"import sys; print('up', flush=True); sys.exit({USELESS})")
     await asyncio.wait_for(child.watcher, 10)
     assert (watched.said, child.deaths, watched.reborn.qsize()) == ([], 1, 0)

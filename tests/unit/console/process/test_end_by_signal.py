@@ -47,7 +47,7 @@ def folder(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("number", NUMBERS)
 async def test_a_benchmark_that_is_ended_takes_its_pods_away(folder, number):
-    """They would hold slices of the user's running system until somebody finds the files."""
+    """They would hold slices of the user's running system until a person finds the files."""
 
     async def end_it():
         while not list(folder.glob("*.yaml")):  # noqa: ASYNC110 - a folder sends no events
@@ -149,7 +149,7 @@ def of(data_dir: Path) -> dict[str, str]:
 
 
 def test_only_the_daemons_of_this_data_directory_are_ended(start, tmp_path: Path):
-    """Another system's daemons, or a tenant's own process, would be killed by somebody else's Ctrl-C."""
+    """Another system's daemons, or a tenant's own process, would be killed by a Ctrl-C."""
     mine, other = tmp_path / "data", tmp_path / "data-2"
     daemon, server = start("nvidia-cuda-mps-control", **of(mine)), start("nvidia-cuda-mps-server", **of(mine))
     spared = [
@@ -175,7 +175,7 @@ def test_it_waits_for_an_agent_that_could_still_start_a_daemon(start, tmp_path: 
 
 
 def test_the_end_of_its_input_ends_the_daemons_and_a_ctrl_c_does_not(start, tmp_path: Path):
-    """Ctrl-C goes to all of a terminal: the machine must not be off before its agents have stopped."""
+    """Ctrl-C goes to all of a terminal: the machine stays on until its agents have stopped."""
     daemon = start("nvidia-cuda-mps-control", **of(tmp_path))
     program = switch(tmp_path)
     deadline = time.monotonic() + 10

@@ -41,7 +41,7 @@ def test_as_many_allocators_as_asked_for(count, names):
 
 
 def test_the_closing_time_reaches_every_service_that_says_closing_words():
-    """One of them keeping the default would keep its words for hours."""
+    """One of them keeping the default would keep its messages for hours."""
     told = {
         launch.service
         for launch in launches(wanted(closing_ttl_s=5))
@@ -80,7 +80,7 @@ def test_only_agents_are_told_what_is_theirs(option, variable):
     assert {(launch.service, launch.variables[variable]) for launch in told} == {("node-agent", "/x")}
 
 
-def test_the_library_is_what_was_built_here_unless_somebody_says_otherwise(tmp_path, monkeypatch):
+def test_the_library_is_what_was_built_here_by_default(tmp_path, monkeypatch):
     """`off` would be overruled by a file that lies about, or no `sluice up` would ever enforce time."""
     monkeypatch.delenv(system.QUOTA_LIBRARY_VARIABLE, raising=False)
     monkeypatch.setattr(system, "QUOTA_BUILT", tmp_path / "built.so")

@@ -110,7 +110,7 @@ def test_what_the_system_refuses_names_the_option_too(make, field):
 
 
 def test_the_callers_say_on_the_driver_is_asked_for_as_a_pods_is():
-    """A renderer would be told that it may compute, whatever it was started with."""
+    """A renderer would read that it may compute, whatever it was started with."""
     environ = {"NVIDIA_DRIVER_CAPABILITIES": "compute,graphics", "HOME": "/h"}
     assert asked(environ).driver_capabilities == "compute,graphics"
     assert "/h" not in manifest(environ)
@@ -154,7 +154,7 @@ def test_who_waits_reads_why():
         ("true", {"sm": "101"}, 125, "--sm = '101': "),
     ],
 )
-def test_what_cannot_run_is_told_before_anybody_is_asked(tmp_path, command, ask, code, words):
+def test_what_cannot_run_is_reported_before_any_question(tmp_path, command, ask, code, words):
     """Not after an hour in the queue; with the shell's exit codes, and never by a traceback."""
     (tmp_path / "program").write_text("x")
     (tmp_path / "program").chmod(stat.S_IRUSR)
@@ -197,7 +197,7 @@ def test_waiting_is_one_line_on_a_terminal_and_a_line_per_change_elsewhere(capsy
 
 
 async def test_a_slice_that_is_taken_away_is_heard_of_once_with_why(make):
-    """A command that goes on would be on somebody else's."""
+    """A command that goes on would run on another tenant's slice."""
     warned = []
     held = HeldSlice(pod_of("r", containers=(GIVEN,), warnings=("old",)), warned.append)
     made_again = replace(GIVEN, visible_devices="MIG-2")

@@ -1,4 +1,4 @@
-"""The rows of the page, as the bus is heard."""
+"""The rows of the page, as the board reads the bus."""
 
 import json
 
@@ -19,7 +19,7 @@ MODEL = "NVIDIA A100-SXM4-40GB"
 
 
 class Watched:
-    """A board, and what a browser has of it that was told everything."""
+    """A board, and the state of a browser that has received every change."""
 
     def __init__(self, make, **options):
         self.make = make
@@ -187,7 +187,7 @@ def test_a_removed_node_takes_its_gpus_with_it(page, make):
     assert page.board.nodes() == []
 
 
-def test_a_broker_that_begins_anew_makes_nodes_unusable_until_they_are_opened(page, make):
+def test_a_recreated_broker_makes_nodes_unusable_until_they_are_opened(page, make):
     page.hear(**open_node(make))
     page.board.incarnation("2")
     told, _ = page.step()
@@ -210,7 +210,7 @@ def test_who_comes_late_has_the_same_picture_as_who_was_told_every_change(page, 
 
 
 def test_a_step_does_a_bounded_part_and_says_that_more_is_left(page, make):
-    """A second reading of a large fleet must not stop the server for seconds."""
+    """A second reading of a large fleet would stop the server for seconds."""
     for number in range(5):
         page.board.heard(f"sluice.request.r{number}", make.asked())
     seen = []
@@ -221,7 +221,7 @@ def test_a_step_does_a_bounded_part_and_says_that_more_is_left(page, make):
 
 
 def test_too_many_requests_are_counted_and_listed_when_there_is_room(make):
-    """A queue of a hundred thousand must not become the browser's."""
+    """A queue of a hundred thousand stays out of the browser."""
     page = Watched(make, requests_max=2)
     for number in range(3):
         page.board.heard(f"sluice.request.r{number}", make.asked())
@@ -237,7 +237,7 @@ def test_too_many_requests_are_counted_and_listed_when_there_is_room(make):
 
 def test_what_is_nothing_of_ours_changes_nothing(page):
     page.step()
-    page.board.heard("somebody.elses", None)
+    page.board.heard("another.subject", None)
     page.board.heard("sluice.lease.allocator", None)
     page.board.heard("sluice.ledger.gpu-9.x", None)
     assert page.step() is None
@@ -245,7 +245,7 @@ def test_what_is_nothing_of_ours_changes_nothing(page):
 
 
 def test_a_team_stands_beside_its_quota_and_goes_with_its_last_pod(page, make):
-    """A lead compares the two, and a team that has left must not stay on the page."""
+    """A lead compares the two, and a team that has left leaves the page."""
     told, _ = page.hear(request=make.asked())
     assert told["team/default"] == {"team": "default", "used": ZERO, "waiting": 1}
     page.hear(**open_node(make))

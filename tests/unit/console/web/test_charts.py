@@ -146,7 +146,7 @@ def usages(agents) -> Usages:
     return Usages(agents.ask, lambda: agents.now)
 
 
-async def test_an_answer_counts_for_some_seconds_for_everybody_who_looks(agents, usages):
+async def test_an_answer_counts_for_some_seconds_for_all_viewers(agents, usages):
     """A page left open by a hundred people would ask an agent all day."""
     found = await asyncio.gather(*(usages.of(pod_of(name, node="gpu-1"), "host:1") for name in ("one", "two") * 50))
     assert agents.asked == [("gpu-1", "host:1")]

@@ -1,4 +1,4 @@
-"""How the page stands with the broker, and how a storm of words becomes few changes."""
+"""How the page stands with the broker, and how a storm of messages becomes few changes."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ BOTH = (Stream.BOOK, Stream.STATE)
 
 
 class Fed:
-    """A page, what feeds it, and the bus that is heard."""
+    """A page, what feeds it, and the bus that it reads."""
 
     def __init__(self) -> None:
         self.board = Board()
@@ -87,7 +87,7 @@ async def test_a_broker_that_cannot_store_is_not_live_although_it_answers(page, 
 
 
 async def test_a_broker_whose_streams_are_gone_is_lost_too(page):
-    """Wiped while no allocator runs: the fleet that was must not look as if it were there."""
+    """Wiped while no allocator runs: the fleet of before would look as if it were there."""
     await page.read()
     most_s = feed_module.UNREAD_MAX_S
     for unread_s, state in ((most_s, "live"), (most_s + 1, "lost"), (0.0, "live")):
@@ -95,7 +95,7 @@ async def test_a_broker_whose_streams_are_gone_is_lost_too(page):
 
 
 async def test_half_a_reading_is_never_shown_and_what_it_does_not_have_is_gone(page, make):
-    """A wipe must take away what was, and a second reading must not empty the page first."""
+    """A wipe takes away what was, and a second reading keeps the page filled meanwhile."""
 
     async def is_shown() -> bool:
         await page.look()

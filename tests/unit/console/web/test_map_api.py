@@ -48,7 +48,7 @@ def ask(*, method="GET", path="/", is_data=False, hosts=("gpus.example",), **hea
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"])
 def test_nothing_can_be_changed_here(method):
-    """The page shows; a form of somebody else's page gets nothing done."""
+    """The page shows; a form of another site's page gets nothing done."""
     assert ask(method=method) == Denied(405, f"method {method!r}: this server only shows; GET and HEAD are answered")
 
 
@@ -79,7 +79,7 @@ def test_a_host_that_is_none_is_told_so(host):
     ("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", None), ("none", None)]
 )
 def test_another_pages_script_does_not_use_up_the_streams(site, status):
-    """It could read nothing, but no one else could watch. Only data is guarded by whose page asks: links may be."""
+    """It could read nothing, but no other page could watch. Only data is guarded by whose page asks: links may be."""
     refused = ask(is_data=True, path="/api/stream", sec_fetch_site=site)
     assert (refused.status if refused else None) == status
     assert ask(sec_fetch_site=site) is None

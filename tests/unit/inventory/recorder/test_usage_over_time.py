@@ -139,7 +139,7 @@ def test_hours_are_what_an_independent_count_of_the_history_says(recording, seed
 
 
 def test_a_lead_reads_the_same_after_minutes_became_quarters(tmp_path):
-    """Minutes are dropped after two days; last week's use must not change by that."""
+    """Minutes are dropped after two days; last week's use stays as it was."""
     recording = Recording(tmp_path / "usage.db", Kept(minutes_s=3600, quarters_s=86400))
     recording.hear(asks("p"), "p", BEGIN + 30)
     recording.hear(grant("p"), "p", BEGIN + 90)
@@ -265,7 +265,7 @@ async def test_a_full_disk_delays_the_record_and_loses_nothing_of_it(recording, 
     pauses_s: list[float] = []
 
     class Freeing(SystemClock):
-        """At the third pause somebody frees the disk."""
+        """At the third pause an operator frees the disk."""
 
         async def sleep(self, duration_s: float) -> None:
             pauses_s.append(duration_s)

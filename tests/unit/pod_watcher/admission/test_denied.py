@@ -197,7 +197,7 @@ def test_amounts_that_the_api_server_would_refuse_are_refused(amount, message):
 
 
 def test_a_flood_of_keys_is_refused_unread():
-    """One pod must not take the webhook's time from all others."""
+    """One pod would take the webhook's time from all others."""
     flood = {f"c{at}.sluice.dev/memory": "1Gi" for at in range(2001)}
     assert denial(pod(annotations=flood)) == (
         422,
@@ -216,7 +216,7 @@ def test_what_the_watcher_could_not_place_is_refused_at_once():
 
 
 def test_all_problems_are_told_at_once():
-    """Mending a manifest must not take one `kubectl apply` per line."""
+    """Mending a manifest takes one `kubectl apply`, not one per line."""
     env = [{"name": f"NVIDIA_X{at}", "value": "1"} for at in range(12)]
     made = pod(container(resources=GPU, env=env), annotations={"sluice.dev/memory": "4Gi"}, nodeName="gpu-1")
     code, message = denial(made)
@@ -261,7 +261,7 @@ def test_a_plain_debug_container_is_let_into_a_gpu_pod():
         ({"driver_capabilities": ("compute", "video")}, "driver_capabilities lacks 'utility'"),
     ],
 )
-def test_rules_that_would_open_a_door_or_deny_everybody_are_refused(rules, message):
+def test_rules_that_would_open_a_door_or_deny_all_pods_are_refused(rules, message):
     """A slip in the settings must end the start, not the isolation."""
     with pytest.raises(ValueError, match="^" + re.escape(message)):
         AdmissionConfig(**rules)

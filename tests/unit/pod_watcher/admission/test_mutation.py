@@ -1,4 +1,4 @@
-"""What becomes of pods that are taken: golden patches, and who gets which environment and mounts."""
+"""What becomes of pods that are admitted: golden patches, and which pods get which environment and mounts."""
 
 import json
 
@@ -147,7 +147,7 @@ def test_a_container_that_asked_for_nothing_sees_no_gpu():
 
 
 def test_an_init_container_uses_the_devices_of_a_container_that_asks_for_the_same():
-    """It is over before the others begin: a second slice for it would stand empty all the pod's life."""
+    """It is over before the others begin: a second slice for it would stand empty as long as the pod runs."""
     main, warm_up = (container(name, resources=gpu(gpu="1", gpumem="8000")) for name in ("main", "warm-up"))
     made = taken(pod(main, init=[warm_up]))
     found = asked_by(made)
@@ -180,7 +180,7 @@ def untouched(made, config=None, **request):
 
 
 def test_mirror_pods_system_namespaces_and_those_who_opt_out_are_left_alone():
-    """A static pod runs already; a system pod must not wait for Sluice; an opt-out is the device plugin's pod."""
+    """A static pod runs already; a system pod does not wait for Sluice; an opt-out is the device plugin's pod."""
     assert untouched(pod(annotations={"sluice.dev/profile": "1g.5gb", "kubernetes.io/config.mirror": "0"}))
     assert untouched(pod(annotations={"sluice.dev/profile": "1g.5gb"}, labels={"sluice.dev/ignore": ""}))
     assert untouched(ASKS, namespace="kube-system")
@@ -207,7 +207,7 @@ def test_what_is_no_review_of_a_pod_is_said_and_never_raised():
 
 
 def test_the_default_mode_of_a_namespace_is_written_down_where_it_fits():
-    """It must be seen afterwards why a pod was given a share, and must not change when the namespace does."""
+    """It shows afterwards why a pod was given a share, and stays when the namespace's default changes."""
     config = AdmissionConfig(default_mode="mps")
     made = pod(annotations={"sluice.dev/memory": "4Gi"})
     assert stored(taken(made, config))["annotations"] == {"main.sluice.dev/mode": "mps", "sluice.dev/memory": "4Gi"}
@@ -220,7 +220,7 @@ def test_the_default_mode_of_a_namespace_is_written_down_where_it_fits():
 
 
 def test_a_default_mode_never_refuses_a_pod_nor_overrules_one():
-    """A default is a wish of the namespace; the pod's own words count."""
+    """A default is a wish of the namespace; the pod's own annotations count."""
     config = AdmissionConfig(default_mode="mps")
     said = {"sluice.dev/memory": "4Gi", "sluice.dev/mode": "exclusive"}
     for annotations in ({"sluice.dev/profile": "1g.5gb"}, {"sluice.dev/sm-partition": "20"}, said):
@@ -249,7 +249,7 @@ def test_a_claim_of_dra_beside_an_ask_is_warned_of():
 
 
 def test_keys_that_say_nothing_here_are_told_as_warnings():
-    """Who moves from HAMi learns from kubectl what is different, and the pod runs."""
+    """A user who moves from HAMi learns from kubectl what is different, and the pod runs."""
     made = pod(
         container(resources=gpu(gpu="1", priority="1")),
         annotations={"hami.io/device-scoring-weights": "slot=1,core=1,memory=3"},

@@ -90,7 +90,7 @@ def test_no_ticket_leads_elsewhere(text):
 
 
 def test_a_grant_is_never_taken_for_an_ask():
-    """A user who could write one for the other would grant himself a slice."""
+    """A user who could write one for the other could grant a slice by hand."""
     key = names.granted("main", names.TICKET)
     assert key == "main.granted.sluice.dev/ticket"
     assert all(map(names.is_granted, (key, "granted.sluice.dev/ticket", "x.y.granted.sluice.dev/")))
@@ -178,7 +178,7 @@ def test_a_pod_that_is_on_a_node_already_is_left_as_it_is():
 @pytest.mark.parametrize("runtime", ["nvidia", "nvidia-cdi", "my-gpu-runtime"])
 @pytest.mark.parametrize("resources", [None, ZERO])
 def test_an_image_that_asks_for_all_gpus_gets_none_without_an_ask(runtime, resources):
-    """`nvidia/cuda` says NVIDIA_VISIBLE_DEVICES=all, and would see the slices of everybody on the node."""
+    """`nvidia/cuda` says NVIDIA_VISIBLE_DEVICES=all, and would see the slices of all tenants of the node."""
     main = container(**({"resources": resources} if resources else {}))
     made = pod(main, init=[container("prep")], runtimeClassName=runtime)
     response = answer(made)

@@ -26,7 +26,7 @@ def claims_of(made):
 
 
 def test_a_container_put_before_the_first_does_not_take_over_its_ask():
-    """Keys without a container's name speak for the first one; a proxy in front would get the GPU."""
+    """Keys without a container's name are about the first one; a proxy in front would get the GPU."""
     made = taken(pod(container("train"), annotations={"sluice.dev/profile": "1g.5gb"}))
     made["spec"]["containers"].insert(0, container("proxy"))
     again = taken(made)

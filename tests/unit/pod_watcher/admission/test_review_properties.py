@@ -84,7 +84,7 @@ def containers(draw, name):
 
 @st.composite
 def pods(draw):
-    """A pod as somebody may write it: some ask, some are wrong, some are none of ours."""
+    """A pod as a user may write it: some ask, some are wrong, some are none of ours."""
     apps = [draw(containers(name)) for name in NAMES[: draw(st.integers(1, 2))]]
     init = [draw(containers("prep"))] if draw(st.booleans()) else None
     if init is not None and draw(st.booleans()):

@@ -19,8 +19,8 @@ def bound_without_success(bench, status, why):
 
 
 @pytest.mark.parametrize("still", [True, False])
-def test_nobody_is_let_go_with_a_slice_of_before_a_wipe_until_the_answers_were_read(bench, still):
-    """The API server was away; its slice may be somebody else's by now, and another one be granted to it."""
+def test_no_pod_is_let_go_with_a_slice_of_before_a_wipe_until_the_answers_were_read(bench, still):
+    """The API server was away; its slice may be granted to another by now, and another one be granted to it."""
     call = bound_without_success(bench, 429, "too many requests")
     bench.life = "2"
     said = bench.core.handle(ReadingStarted(Stream.STATE, Incarnation("2")), bench.now)
@@ -35,7 +35,7 @@ def test_nobody_is_let_go_with_a_slice_of_before_a_wipe_until_the_answers_were_r
     assert [each for each in bench.calls if isinstance(each, e.BindPod)] == ([call] if still else [])
 
 
-def test_a_pod_that_nobody_can_bind_does_not_keep_its_source_from_having_told_all(bench):
+def test_a_pod_that_cannot_be_bound_does_not_keep_its_source_from_having_published_all(bench):
     """A webhook of another team is broken (500): no orphan would be revoked for as long."""
     bound_without_success(bench, 500, "failed calling webhook")
     before = bench.bus["sluice.source.cluster"].epoch

@@ -41,7 +41,7 @@ def one_pod_among(new, pods):
 
 
 def test_a_pod_costs_the_same_among_a_hundred_times_as_many(new):
-    """mig-adapter 7: each word of a pod listed all nodes and pods. A large cluster would make that fall behind."""
+    """mig-adapter 7: each message of a pod listed all nodes and pods. A large cluster would make that fall behind."""
     assert one_pod_among(new, 1000) <= one_pod_among(new, 10) + 10
 
 

@@ -92,7 +92,7 @@ def test_what_lasts_is_said_again_before_it_is_forgotten(bench):
     assert len(bench.api.conditions) == 1
 
 
-def test_nobody_is_told_of_an_allocator_that_is_only_busy(bench):
+def test_no_event_reports_an_allocator_that_is_only_busy(bench):
     """A thousand pods at once would all read that the allocator may be down."""
     bench.create("train", "u1")
     bench.pass_time(29)

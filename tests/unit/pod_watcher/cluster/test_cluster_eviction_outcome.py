@@ -1,4 +1,4 @@
-"""That a pod was evicted is said as long as its order stands, whatever is heard, forgotten or ordered after it."""
+"""That a pod was evicted is said as long as its order stands, whatever is read, forgotten or ordered after it."""
 
 import pytest
 

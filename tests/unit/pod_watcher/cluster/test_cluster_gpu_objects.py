@@ -196,7 +196,7 @@ def test_writes_are_few(seen):
 
 
 def test_a_slice_is_made_in_one_write(new):
-    """Each step of each slice would be a write to etcd: five in a pod's life."""
+    """Each step of each slice would be a write to etcd: five per pod."""
     seen = shown(new(gpus_settle_s=3.0))
     say(seen, inventory(gpus=1))
     seen.pass_time(4)

@@ -1,4 +1,4 @@
-"""Words that make no sense stop no cluster: the next pod is asked for and bound."""
+"""Messages that make no sense stop no cluster: the next pod is asked for and bound."""
 
 import pytest
 from factories.broker.nonsense import nonsense, words_about
@@ -12,7 +12,7 @@ UID = RequestId("u1")
 
 
 def words(bench, sick_node) -> list:
-    """A sensible word at every kind of subject that a cluster's pod-watcher reads."""
+    """A sensible message at every kind of subject that a cluster's pod-watcher reads."""
     return [*words_about(bench.bus, UID, "cluster"), (subjects.inventory("node-a"), sick_node("degraded"))]
 
 
@@ -24,7 +24,7 @@ def scene(new):
 
 @pytest.mark.parametrize("which", range(7))
 def test_the_next_pod_is_bound_behind_a_word_that_makes_no_sense(new, sick_node, which):
-    """One bad word would otherwise end every life of the pod-watcher, and no pod of the cluster would start."""
+    """One bad message would otherwise end every run of the pod-watcher, and no pod of the cluster would start."""
     address, sensible = words(scene(new), sick_node)[which]
     for poison in [None, *nonsense(address, sensible, some=SOME)]:
         bench = scene(new)

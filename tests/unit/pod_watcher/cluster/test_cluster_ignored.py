@@ -9,7 +9,7 @@ PLAIN = {"sluice.dev/managed": "true"}
 
 
 def ignored(api: ApiModel, uid: str = "u1", **how) -> str:
-    """A pod that somebody has made look like ours, past admission."""
+    """A pod that a user has made look like ours, past admission."""
     pod = new_pod("by-hand", uid, **how)
     pod["metadata"]["labels"] = dict(IGNORED)
     api.store(pod)
@@ -25,7 +25,7 @@ def test_a_pod_past_admission_gets_no_slice_by_its_own_gate(bench):
 
 
 def test_a_pod_that_is_ignored_no_longer_is_asked_for(bench):
-    """The label can be taken off; the pod must not wait for the next edit of its spec."""
+    """The label can be taken off; the pod is served without another edit of its spec."""
     uid = ignored(bench.api)
     bench.show(bench.api.find(uid))
     bench.change(uid, meta={"labels": dict(PLAIN)})
@@ -33,7 +33,7 @@ def test_a_pod_that_is_ignored_no_longer_is_asked_for(bench):
 
 
 def test_a_label_that_comes_later_loses_no_slice(bench, new):
-    """A label on a pod with a request must not leak its slice, not even after a restart."""
+    """A label on a pod with a request leaks no slice, not even after a restart."""
     bench.create("train", "u1")
     bench.change("u1", meta={"labels": dict(IGNORED)})
     assert isinstance(bench.word("u1"), AllocationRequested)

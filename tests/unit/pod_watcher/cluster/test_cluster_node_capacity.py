@@ -139,7 +139,7 @@ def test_of_others_pods_only_those_that_keep_ours_out_are_told(hosts):
 
 
 def test_who_is_spoken_of_is_told_before_the_request_that_speaks_of_them(hosts):
-    """Told after it, a place beside them would be given meanwhile."""
+    """Published after it, a place beside them would be granted meanwhile."""
     hosts.handle(*(e.Seen("others", labelled(f"p{at}", labels={"app": "llm"})) for at in range(2)))
     hosts.handle(e.Seen("others", labelled("p9", labels={"app": "llm"}, deleted=True)))
     assert facts(hosts).others == ()
@@ -186,7 +186,7 @@ def test_a_node_of_which_not_all_pods_can_be_published_is_full_and_told(hosts):
 
 
 def test_a_daemonset_that_a_term_speaks_of_is_published_some_nodes_at_a_time(hosts):
-    """Ten thousand messages at once would hold up who does not speak of them; who does comes after the last of them."""
+    """Ten thousand messages at once would hold up pods that are not in them; a pod that is comes after the last."""
     names = [f"m{at}" for at in range(600)]
     hosts.list_nodes(new_node("n1"), *(new_node(name) for name in names))
     hosts.handle(*(e.Seen("others", labelled(f"p-{name}", labels={"app": "llm"}, at=name)) for name in names))
@@ -291,7 +291,7 @@ def test_where_volumes_are_is_asked_again_while_the_api_server_is_away(hosts):
     assert told.note.startswith("Sluice is not allowed to read its volumes: it may not.")
 
 
-def test_a_demand_that_nobody_looks_at_is_told_to_its_owner(hosts):
+def test_a_demand_that_is_not_checked_is_reported_to_its_owner(hosts):
     """A pod of a Deployment has no kubectl that would print the warning of its admission."""
     term = {"topologyKey": "zone", "labelSelector": {}, "namespaceSelector": {"matchLabels": {"team": "ml"}}}
     hosts.create("train", "u1", spec={"affinity": {"podAffinity": {REQUIRED: [term]}}})

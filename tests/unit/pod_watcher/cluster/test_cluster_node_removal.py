@@ -26,7 +26,7 @@ def inventory(*, stale: bool) -> NodeInventory:
 
 @pytest.fixture
 def cluster(bench):
-    """A pod-watcher that knows n1, whose agent has spoken and does not answer any more."""
+    """A pod-watcher that knows n1, whose agent has published and does not answer any more."""
     bench.list_nodes(new_node("n1"))
     bench.observe(subjects.node(N1), news())
     bench.observe(subjects.inventory(N1), inventory(stale=True))
@@ -39,7 +39,7 @@ def said(bench):
 
 
 def test_a_node_that_is_registered_again_is_not_removed(cluster):
-    """A kubelet does so in seconds when somebody has deleted its object by mistake. Each absence counts by itself."""
+    """A kubelet does so in seconds after its object was deleted by mistake. Each absence counts by itself."""
     cluster.handle(e.Gone("nodes", new_node("n1", 3)))
     cluster.pass_time(GRACE_S - 10)
     cluster.handle(e.Seen("nodes", new_node("n1", 4)), e.Gone("nodes", new_node("n1", 5)))
@@ -76,7 +76,7 @@ def test_a_removed_node_that_speaks_again_has_no_room_without_its_object(cluster
     assert said(cluster) == REMOVED
 
 
-def test_a_node_that_was_deleted_while_nobody_watched_is_removed_too(new):
+def test_a_node_that_was_deleted_unobserved_is_removed_too(new):
     """Its host facts would promise room for ever, and its grants would stay."""
     told = HostFacts(cpu_cores=8.0, memory_mib=1, pods_free=1, source="cluster")
     bench = new(bus={"sluice.host.n1": told, "sluice.node.n1": news()}).start()
@@ -154,7 +154,7 @@ def test_a_removal_that_has_expired_is_not_said_again(cluster):
 
 
 def test_a_node_that_an_operator_removed_while_it_answered_can_be_removed_again(bench):
-    """It spoke once more, and was never pulled again: the inventory says of it only that it was removed."""
+    """It published once more, and was never pulled again: the inventory says of it only that it was removed."""
     bench.list_nodes(new_node("n1"))
     bench.observe(subjects.node(N1), news())
     bench.create("jp", "u1")

@@ -1,4 +1,4 @@
-"""Pods that ask by ResourceClaims of their own, in our words or NVIDIA's; and pods with claims of other drivers."""
+"""Pods that ask by ResourceClaims of their own, in our terms or NVIDIA's; and pods with claims of other drivers."""
 
 import copy
 

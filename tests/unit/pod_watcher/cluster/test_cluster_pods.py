@@ -46,7 +46,7 @@ def test_an_edit_of_what_it_needs_of_a_node_is_a_new_revision_until_it_is_bound(
 
 
 def test_an_ask_that_cannot_be_understood_is_rejected_and_the_pod_told_why(bench):
-    """A pod that was gated by hand would wait for ever without a word."""
+    """A pod that was gated by hand would wait for ever without a reason."""
     bench.create("train", "u1", stored="{}")
     assert isinstance(bench.word("u1"), msg.RequestRejected)
     bench.pass_time(3)
@@ -188,7 +188,7 @@ def test_a_request_that_another_has_withdrawn_is_not_published_again_while_the_b
 
 
 def test_a_pod_on_another_node_is_not_told_of_devices_there(bench):
-    """It would start with the UUID of a device that is somebody else's where it runs."""
+    """It would start with the UUID of a device that is another tenant's where it runs."""
     bench.create("train", "u1", gates=(), spec={"nodeName": "node-b"})
     assert bench.word("u1") is None
     bench.bind("u1")
@@ -196,7 +196,7 @@ def test_a_pod_on_another_node_is_not_told_of_devices_there(bench):
 
 
 def test_a_pod_that_runs_is_not_told_of_another_slice_on_its_node(bench):
-    """A binding of before the broker was wiped has landed late: the next restart would use devices of somebody else."""
+    """A binding of before the broker was wiped has landed late: the next restart would use another tenant's devices."""
     bench.run("train", "u1")
     before, bound = bench.annotations("u1"), bench.bus["sluice.binding.u1"]
     late = replace(bound, ticket="t-9", allocation=AllocationId("u1_r_2"), warnings=("its daemon died",))
@@ -226,7 +226,7 @@ def test_a_request_ends_when_its_containers_have(bench):
 @pytest.mark.parametrize("read", ["state last", "book last"])
 @pytest.mark.parametrize("pod", ["gone", "still there"])
 def test_a_last_word_that_the_bus_forgot_is_said_again(bench, pod, read, forgotten):
-    """A broker that died has lost it: the request would stand unclosed for as long as this process lives."""
+    """A broker that died has lost it: the request would stand unclosed for as long as this process runs."""
     bench.grant("train", "u1")
     asked = bench.word("u1")
     if pod == "gone":
@@ -306,14 +306,14 @@ def test_a_source_has_not_said_all_while_a_pod_that_runs_does_not_say_what_it_as
     why = "has a slice, but its request cannot be parsed (annotation sluice.dev/request)"
     assert after.told == [f"ns/train {why}"]
     after.observe(subjects.request(RequestId("u1")), bench.word("u1"))
-    assert isinstance(after.bus["sluice.source.cluster"], msg.SourceSynced), "somebody who knows it asks for it"
+    assert isinstance(after.bus["sluice.source.cluster"], msg.SourceSynced), "a source that knows it asks for it"
     other = new(bench.api, run="w3").start()
     assert other.bus == {}
     other.delete("u1", **ENDED)
     assert [*other.bus] == ["sluice.source.cluster"]
 
 
-def test_nobody_reads_the_pods_of_others(bench):
+def test_no_source_reads_the_pods_of_others(bench):
     """A cluster has ten times as many of them as of ours."""
     bench.automatic = False
     other = new_pod("web", "u9")
@@ -395,7 +395,7 @@ def test_an_order_that_is_read_before_its_request_is_known_is_carried_out(bench,
 
 @pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies before it says so"])
 def test_an_eviction_that_never_came_about_leaves_nothing_on_the_bus(bench, new, dies):
-    """Room on the bus, and time at every start: a word for ever, of each pod that a budget kept until it ended."""
+    """Room on the bus, and time at every start: a message for ever, of each pod that a budget kept until it ended."""
     bench.grant("train", "u1")
     bench.blocked = "the disruption budget pdb needs 1 healthy pods"
     bench.order_eviction()
@@ -446,7 +446,7 @@ def test_an_order_that_went_with_the_broker_is_not_carried_out(bench, said_again
 
 
 def test_a_pod_that_waits_is_not_refused_by_a_successor_for_an_edit_that_disturbed_nothing(bench, new):
-    """It would be told that it can never start, and lose the place that it was granted, because a process restarts."""
+    """It would read that it can never start, and lose the place that it was granted, because a process restarts."""
     bench.create("train", "u1")
     bench.change("u1", spec=STRANGE)
     before = bench.word("u1")

@@ -164,7 +164,7 @@ def test_a_write_without_an_answer_is_not_repeated_over_what_it_did(dra):
 
 
 def test_a_claim_that_does_not_take_the_finalizer_is_allocated_without_it(dra):
-    """A server refuses every patch of some claims: the pod must not wait for what never comes."""
+    """A server refuses every patch of some claims: the pod would wait for what never comes."""
     create(dra)
     bare = copy.deepcopy(claim(dra))
     bare["metadata"]["finalizers"] = []
@@ -206,7 +206,7 @@ def test_the_allocation_of_an_earlier_slice_is_replaced_while_the_gate_is_closed
 
 
 def test_a_pod_that_waits_for_nothing_else_is_told_why_its_claim_is_not_allocated(dra):
-    """A missing right `resourceclaims/binding` would hold every pod, without a word at any of them."""
+    """A missing right `resourceclaims/binding` would hold every pod, without a reason at any of them."""
     create(dra)
     dra.api.claims.refuses = 422, "status.allocation: Forbidden: resourceclaims/binding"
     dra.bind("u1")

@@ -21,7 +21,7 @@ def test_a_pod_that_waits_again_is_bound_again(bench):
     bench.bind("u1")
     assert bench.annotations("u1")
     restored(bench, before)
-    assert bench.annotations("u1"), "it was told its slice once more"
+    assert bench.annotations("u1"), "its slice was written to it once more"
     assert isinstance(bench.word("u1"), AllocationRequested)
 
 

@@ -69,7 +69,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), seen=st.booleans(), grace=st.sampled_from([0, 30]))
     def begin_to_die(self, data, seen, grace):
-        """Somebody deletes a pod; it has a grace period or a finalizer."""
+        """A user deletes a pod; it has a grace period or a finalizer."""
         pod = self.pick(data)
         if pod:
             pod["metadata"] |= {"deletionTimestamp": "now", "deletionGracePeriodSeconds": grace}

@@ -41,7 +41,7 @@ def shows(bench, inventory, idle_since: int) -> None:
 
 
 def at(bench, unix_s: float) -> tuple[list[str], list[str]]:
-    """The wall clock tells the time: what u1's owner was told of its idleness so far, and who was evicted."""
+    """At this time of the wall clock: the events so far that tell u1's owner of its idleness, and the evicted pods."""
     bench.handle(e.WallClock(unix_s))
     bench.pass_time(2)
     return [*bench.notes("SliceIdle")], bench.api.evictions

@@ -155,7 +155,7 @@ def test_those_of_a_predecessor_are_taken_over_or_removed(cluster: Cluster) -> N
     assert following.turn() == names(0, 1)
 
 
-def test_one_that_somebody_deleted_is_created_again(cluster: Cluster) -> None:
+def test_a_deleted_one_is_created_again(cluster: Cluster) -> None:
     """Whether that was seen as it happened, or in a later listing."""
     cluster.missing(2)
     cluster.turn()

@@ -39,7 +39,7 @@ def test_another_driver_is_another_model() -> None:
 
 
 def test_nonsense_from_a_driver_is_survived() -> None:
-    """A span of no size, or beyond the slices that were reported, must not make decisions fail."""
+    """A span of no size, or beyond the slices that were reported, does not make decisions fail."""
     odd = (PlacementReport(start=-1, size=2), PlacementReport(start=3, size=0), PlacementReport(start=9, size=2))
     model = model_from_report(report_of(catalog()[0], placements=odd))
     assert model.memory_slices == 11

@@ -129,7 +129,7 @@ def test_a_write_that_is_seen_before_its_answer_is_settled_once() -> None:
     assert desk.reports == [Settled(FIRST, B, word("grant"), landed=True)]
 
 
-def test_a_guard_that_stepped_back_is_learned_by_reading_anew() -> None:
+def test_a_guard_that_stepped_back_is_learned_by_reading_again() -> None:
     """After closing messages expired, or the broker was wiped, nothing will come that explains the refusal."""
     desk = granting(entry(A, 5), entry(B, 7))
     assert desk.tell(events.WriteRefused(FIRST, 5)) == [events.ReadAgain(events.Stream.BOOK)]
@@ -248,7 +248,7 @@ def test_a_contested_value_is_reported_and_written_again_unless_forgotten() -> N
 
 
 def agent(keeps: str, ttl_s: int | None = None) -> Desk:
-    """An agent's, which has read nothing and keeps a word about its slice."""
+    """An agent's, which has read nothing and keeps a message about its slice."""
     desk = Desk()
     desk.outbox = Outbox(RunId("run"), frozenset({"slice"}), reading="last")
     desk.outbox.keep(SLICE, word(keeps), ttl_s=ttl_s)

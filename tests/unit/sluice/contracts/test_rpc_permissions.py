@@ -23,15 +23,15 @@ EXPECTED = {
 WHO = {name: f"{name}.sluice.internal" for name in ("allocator", "inventory", "console", "operator", "web")} | {
     "an agent": "gpu-1.node.sluice.internal",
     "a node called inventory": "inventory.node.sluice.internal",
-    "somebody's own domain": "inventory.example.internal",
+    "another domain": "inventory.example.internal",
     "a name with more in front": "x.inventory.sluice.internal",
-    "everybody": "*.sluice.internal",
+    "wildcard": "*.sluice.internal",
     "no name": "",
 }
 
 
 def test_every_method_has_its_callers_and_no_other():
-    """A new method has no callers until somebody adds them."""
+    """A new method has no callers until its permissions name them."""
     served = {
         f"/{service.full_name}/{method.name}"
         for file in (agent_pb2, allocator_pb2, inventory_pb2, health_pb2)

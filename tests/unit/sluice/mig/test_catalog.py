@@ -223,6 +223,6 @@ def models(draw: st.DrawFn) -> GpuModel:
 
 @settings(max_examples=150, deadline=None)
 @given(model=models())
-def test_a_gpu_nobody_has_seen_yet_is_judged_right_too(model: GpuModel, judge_of) -> None:
+def test_an_unknown_gpu_is_judged_right_too(model: GpuModel, judge_of) -> None:
     """The rule is generic: a new model's live report must be enough, whatever its units and engines are."""
     _check_every_layout(judge_of(model), TransitionTable(model))

@@ -137,7 +137,7 @@ async def test_a_kernel_without_ipv6_listens_everywhere_all_the_same(monkeypatch
 
 
 @pytest.mark.parametrize("served", [metrics_at, http_at, page_at])
-async def test_a_port_that_somebody_has_is_said(served):
+async def test_a_port_in_use_is_reported(served):
     """Otherwise half of the clients would reach another server."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -56,7 +56,7 @@ async def test_a_write_is_done_and_its_answer_comes_back(core, bus, running):
 
 
 async def test_a_word_carries_the_trace_of_its_request(core, bus, running):
-    """The whole story of a request can be followed from service to service."""
+    """The whole course of a request can be followed from service to service."""
     traces = RequestTraces()
     traces.remember("r1", {"traceparent": TRACEPARENT})
     core.rules = lambda event: [write(1), write(2, request="r2")] if event == FIRST else []
@@ -66,7 +66,7 @@ async def test_a_word_carries_the_trace_of_its_request(core, bus, running):
     assert [headers["traceparent"] for _, headers in bus.written] == [TRACEPARENT, root_traceparent("r2")]
 
 
-async def test_reading_again_starts_the_readers_anew(core, bus, running):
+async def test_reading_again_restarts_the_readers(core, bus, running):
     core.rules = lambda event: [events.ReadAgain(events.Stream.BOOK)] if event == FIRST else []
     async with running():
         bus.batches.put_nowait([FIRST])
@@ -98,7 +98,7 @@ async def test_own_instructions_are_carried_out_and_reported(core, running):
     assert core.heard == [Made(100), Made(1)]
 
 
-async def test_what_waits_for_nothing_is_done_before_anybody_else_has_a_turn(core, bus, running, monkeypatch):
+async def test_what_waits_for_nothing_is_done_before_another_task_has_a_turn(core, bus, running, monkeypatch):
     """Of many nodes in one process each goes on as far as it can: none waits for a turn of all others."""
     monkeypatch.setattr(core_runner, "SLICE_S", 60.0)  # however slow the machine is
     turns = []
@@ -275,7 +275,7 @@ async def test_a_full_inbox_makes_producers_wait(running):
 
 
 async def test_a_failing_executor_ends_the_service(core, run_until_failure):
-    """A core that misses an answer must not go on: the supervisor restarts the service."""
+    """A core that misses an answer does not go on: the supervisor restarts the service."""
 
     async def broken(_instruction: Make) -> None:
         raise OSError("disk full")

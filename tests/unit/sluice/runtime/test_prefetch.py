@@ -50,7 +50,7 @@ def ahead(bus):
     return looks
 
 
-async def test_a_second_question_is_asked_anew(ahead, bus):
+async def test_a_second_question_is_asked_again(ahead, bus):
     """A refused write would be explained by an older value, and retried under the wrong guard without end."""
     ahead.hear([heard()])
     assert [(await ahead.last(WANTED)).sequence for _ in range(3)] == [1, 2, 3]
@@ -82,7 +82,7 @@ async def test_a_look_without_an_answer_is_told_as_a_question_without_one(ahead,
     assert (await ahead.last(WANTED)).sequence == 2
 
 
-async def test_looks_that_nobody_takes_are_bounded_and_end_without_a_word(ahead, bus):
+async def test_looks_that_are_not_taken_are_bounded_and_end_silently(ahead, bus):
     """Memory would grow with every slice, and each lost connection fill a page of the log."""
     told = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))

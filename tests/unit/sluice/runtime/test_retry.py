@@ -41,7 +41,7 @@ async def test_a_call_that_goes_on_failing_ends_with_its_own_error(error, calls)
     assert len(made) == calls
 
 
-def test_pauses_grow_to_their_limit_and_begin_anew():
+def test_pauses_grow_to_their_limit_and_restart():
     """A returning broker is not hit by all clients at once, nor after a needlessly long pause."""
     backoff = Backoff(0.1, 1.0, rng=random.Random(1))
     pauses = [backoff.next_s() for _ in range(8)]

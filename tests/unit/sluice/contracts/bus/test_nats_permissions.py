@@ -10,7 +10,7 @@ from sluice.contracts.bus.streams import STREAMS, Role, consumer_config
 from sluice.contracts.ids import Incarnation, NodeName
 
 NODE = NodeName("gpu-1.example")
-EVERYBODY = [permissions_of(role, NODE if role is Role.NODE_AGENT else None) for role in Role]
+ALL_RIGHTS = [permissions_of(role, NODE if role is Role.NODE_AGENT else None) for role in Role]
 
 
 def test_an_agents_rights_are_exactly_these() -> None:
@@ -34,16 +34,16 @@ def test_an_agents_rights_are_exactly_these() -> None:
 
 def test_no_user_may_do_everything_or_delete_anything() -> None:
     """No bare wildcard, no deletion or change of a stream, and an inbox per user. A flood of STATE may be purged."""
-    for rights in EVERYBODY:
+    for rights in ALL_RIGHTS:
         assert not {">", "$JS.>", "$JS.API.>", "sluice.>", "hist.>"} & set(rights.publish)
         strong = [right for right in rights.publish if any(word in right for word in ("DELETE", "PURGE", "UPDATE"))]
         assert strong == (["$JS.API.STREAM.PURGE.STATE"] if rights.user == "allocator" else [])
-    inboxes = [right for rights in EVERYBODY for right in rights.subscribe if right != "alive.*.*"]
-    assert len(set(inboxes)) == len(EVERYBODY)
+    inboxes = [right for rights in ALL_RIGHTS for right in rights.subscribe if right != "alive.*.*"]
+    assert len(set(inboxes)) == len(ALL_RIGHTS)
 
 
 def test_only_the_allocator_may_write_what_was_decided() -> None:
-    for rights in EVERYBODY:
+    for rights in ALL_RIGHTS:
         writes = [right for right in rights.publish if right.startswith(("sluice.ledger.", "sluice.binding."))]
         assert bool(writes) is (rights.user == Role.ALLOCATOR)
 
@@ -59,7 +59,7 @@ def test_a_stream_is_synced_where_it_cannot_be_rebuilt() -> None:
 
 
 def test_a_durable_reads_its_own_node_only() -> None:
-    """It also tells its agent the incarnation, which an agent may not ask for."""
+    """It also gives its agent the incarnation, which an agent may not ask for."""
     config = consumer_config(NODE, Incarnation("7"))
     assert config["filter_subject"] == "sluice.ledger.gpu-1_example.>"
     assert config["deliver_policy"] == "all"

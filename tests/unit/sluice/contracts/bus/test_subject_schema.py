@@ -52,7 +52,7 @@ def test_a_share_counts_where_it_is_booked():
     assert "counts at other places" in schema_violation(address, told)
 
 
-def test_a_traces_id_is_that_of_the_request_for_everybody():
+def test_a_traces_id_is_that_of_the_request_in_every_service():
     """People find a pod's trace by its UID alone, in every version: the rule is in docs/traces.md and never changes."""
     assert trace_id("u1") == hashlib.sha256(b"sluice/request/u1").hexdigest()[:32]
     assert trace_id("u1", "release") == hashlib.sha256(b"sluice/release/u1").hexdigest()[:32]

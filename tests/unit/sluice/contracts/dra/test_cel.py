@@ -92,7 +92,7 @@ def test_what_cannot_be_evaluated_says_why(text, why, missing):
     ],
 )
 def test_an_expression_of_a_tenant_ends_soon(text):
-    """The webhook serves everybody: no pod's selector may hold it up."""
+    """The webhook serves all pods: none of their selectors may hold it up."""
     began = time.process_time()
     with suppress(CelError):
         holds(text, DEVICE)

@@ -1,4 +1,4 @@
-"""ResourceClaims in NVIDIA's words: which devices they become, and how mistakes are refused."""
+"""ResourceClaims in NVIDIA's terms: which devices they become, and how mistakes are refused."""
 
 import pytest
 from factories.text_rows import text_rows

@@ -126,7 +126,7 @@ def bare(product: str) -> str:
 
 
 def is_alike(device: Device, product: str, name: str | None) -> bool:
-    """Whether a claim cannot tell a device from one of this product."""
+    """Whether a claim cannot distinguish a device from one of this product."""
     return device.profile == name and bare(device.product) == bare(product)
 
 

@@ -1,4 +1,4 @@
-"""ResourceClaims in our own words: every key, and how mistakes are refused."""
+"""ResourceClaims in our own terms: every key, and how mistakes are refused."""
 
 import pytest
 from unit.sluice.contracts.dra.claim_specs import OURS, claim, ours, request, selectors

@@ -220,7 +220,7 @@ def test_a_slip_in_a_model_that_is_spelled_out_is_named(old: str, new: str, at: 
 
 
 def test_too_much_is_refused_before_it_is_built() -> None:
-    """A typo in a count must not fill the machine's memory."""
+    """A typo in a count would fill the machine's memory."""
     half = '{ model = "A30", count = 33 }'
     with pytest.raises(FleetSpecError, match="at most 64 GPUs on one node"):
         parse_fleet(in_node(f"gpus = [{half}, {half}]"), origin="fleet.toml")

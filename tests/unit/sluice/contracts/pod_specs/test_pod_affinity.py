@@ -104,7 +104,7 @@ def test_what_the_api_server_would_refuse_is_refused_by_its_field(spec, field) -
     assert field in read_host_needs(spec).field
 
 
-def test_a_demand_that_nobody_here_can_look_at_is_told() -> None:
+def test_a_demand_that_sluice_cannot_check_is_reported() -> None:
     """Labels of namespaces are unknown: a warning shows what counts instead."""
     by_team = apart(labelSelector={}, namespaceSelector={"matchLabels": {"team": "ml"}})
     (told,) = pod_specs.unknown_demands({"affinity": by_team})
@@ -136,7 +136,7 @@ CLASSES = (
     ],
 )
 def test_what_a_spec_says_is_read(spec, expected):
-    """A pod that production depends on would wait behind everybody's experiments."""
+    """A pod that production depends on would wait behind all experiments."""
     assert pod_specs.read_priority(spec) == expected
 
 
@@ -172,7 +172,7 @@ def test_a_class_says_what_the_spec_does_not(urgency, expected):
 
 
 def test_a_class_that_is_nowhere_is_warned_of():
-    """The pod would wait behind everybody without a word."""
+    """The pod would wait behind all others without a reason."""
     found = pod_specs.with_priority_class(PodPriority(class_name="productoin"), CLASSES)
     assert found.value == 0
     said = pod_specs.unknown_class(found, CLASSES)

@@ -40,7 +40,7 @@ def test_two_vocabularies_for_one_thing_are_refused_with_both_keys(annotations, 
 
 
 def test_ten_thousand_annotations_of_others_are_passed_over_and_of_ours_are_refused():
-    """The size of one pod's annotations must not hold up other pods."""
+    """The size of one pod's annotations does not hold up other pods."""
     others = {f"example.com/{number}": "x" * 100 for number in range(10_000)}
     answer = parse_pod(others | OWN, [ContainerRequest("main")])
     assert isinstance(answer, PodRequest)
@@ -81,7 +81,7 @@ resources = st.dictionaries(
 
 @given(st.dictionaries(fields, anything, max_size=6), st.lists(st.tuples(resources, resources), max_size=2))
 def test_nothing_that_is_written_raises_an_error(annotations, written):
-    """One invalid pod must not stop other pods; accepted values are within their range."""
+    """One invalid pod does not stop other pods; accepted values are within their range."""
     names = ("main", "x")
     containers = [ContainerRequest(names[at], *parts) for at, parts in enumerate(written)]
     answer = parse_pod(annotations, containers)

@@ -132,7 +132,7 @@ def test_no_service_can_be_told_to_tick_so_rarely_that_it_is_taken_for_stuck(ser
 
 
 async def test_a_question_about_something_else_is_answered_as_the_protocol_says():
-    """A misspelt probe must not look like a service that does not work."""
+    """A misspelt probe does not look like a service that does not work."""
     async with answering(Health(_Clock())) as address:
         assert await probed(address) == SERVING  # nothing has to run here
         with pytest.raises(grpc.aio.AioRpcError, match="there is no 'livenes' here, but liveness and readiness"):

@@ -1,4 +1,4 @@
-"""gRPC with certificates: who may connect, which peers are trusted, errors for people, and rotated files."""
+"""gRPC with certificates: which clients may connect, which peers are trusted, errors for people, and rotated files."""
 
 import asyncio
 import time
@@ -45,7 +45,7 @@ def served(files: Files, **more):
 
 
 async def asked(address: str, caller: TransportSecurity, server_name: str = NODE) -> str:
-    """An agent's answer: its node's name, or the error in our words."""
+    """An agent's answer: its node's name, or the error in our wording."""
     async with transport.channel(address, security=caller, server_name=server_name) as channel:
         try:
             answer = await agent_pb2_grpc.AgentServiceStub(channel).GetInventory(
@@ -67,8 +67,8 @@ def theirs(tmp_path) -> Authority:
 
 
 @pytest.fixture
-def somebodys(tmp_path) -> Authority:
-    return Authority(tmp_path / "somebodys", "Somebody")
+def foreign(tmp_path) -> Authority:
+    return Authority(tmp_path / "foreign", "Foreign")
 
 
 async def test_an_agent_with_a_key_of_its_own_is_the_one_that_was_published(ours, theirs):
@@ -156,7 +156,7 @@ NO_AUTHORITY_OF_OURS = "its certificate is of an authority that grpc_ca_file doe
     [
         ("ours", OTHER, {}, f"its certificate is not for {NODE}"),
         ("theirs", NODE, {}, NO_AUTHORITY_OF_OURS),
-        ("somebodys", NODE, {}, NO_AUTHORITY_OF_OURS),
+        ("foreign", NODE, {}, NO_AUTHORITY_OF_OURS),
         ("ours", NODE, {"age_days": 826}, "its certificate has expired"),
         ("ours", NODE, {"age_days": -2}, "its certificate is not valid yet; is a clock wrong?"),
         ("ours", NODE, {"usages": (CLIENT,)}, "its certificate is not one of a server"),
@@ -214,7 +214,7 @@ async def test_a_new_certificate_is_shown_without_a_restart(ours):
         assert await asked(address, inventory) == "gpu-1.example"
 
 
-async def test_a_connection_is_made_anew_after_a_while_and_no_call_is_lost(ours):
+async def test_a_connection_is_renewed_after_a_while_and_no_call_is_lost(ours):
     """A client must show its certificate again, or its admission would never end."""
     inventory = security(ours.files("inventory", INVENTORY))
     seen = set()
@@ -236,7 +236,7 @@ async def test_a_connection_is_made_anew_after_a_while_and_no_call_is_lost(ours)
 
 
 async def test_bad_files_change_nothing_but_the_log(ours, theirs):
-    """Half of a rotation, or a typo, must not cut a node off."""
+    """Half of a rotation, or a typo, does not cut a node off."""
     files = ours.files("node", NODE)
     shown = identity(files, NODE)
     first = shown.current()
@@ -260,7 +260,7 @@ async def test_bad_files_change_nothing_but_the_log(ours, theirs):
 
 
 async def test_a_new_certificate_that_is_not_valid_yet_is_shown_once_it_is(ours):
-    """Its issuer's clock is ahead of ours: the old one must not be shown until it has expired."""
+    """Its issuer's clock is ahead of ours: the old one is presented until it has expired."""
     shown = identity(ours.files("node", NODE), NODE)
     first = shown.current()
     ours.files("node", NODE, age_days=-(HOUR_S + 1.5) / (24 * HOUR_S))  # an hour is what our own tool leaves to clocks
@@ -337,7 +337,7 @@ def test_what_a_certificate_says_is_read_at_the_start(ours):
     ],
 )
 def test_files_that_are_no_good_are_one_sentence_at_the_start(ours, theirs, tmp_path, certificate, key, ca, why):
-    """Else it is a handshake that fails an hour later, on another machine, in OpenSSL's words."""
+    """Else it is a handshake that fails an hour later, on another machine, in OpenSSL's wording."""
     made = [theirs.files("node", NODE), ours.files("other", OTHER), ours.files("good", NODE)]
     made += [ours.files("ended", NODE, age_days=826), ours.files("to come", NODE, age_days=-2)]
     paths = {files.certificate.stem: files.certificate for files in made}

@@ -64,7 +64,7 @@ async def test_a_connection_that_is_lost_is_not_called_a_silent_broker():
 
 
 async def test_a_process_that_was_stopped_does_not_blame_the_broker():
-    """Somebody would check a healthy broker; the whole deadline restarts when the process runs again."""
+    """Otherwise a person would check a healthy broker; the whole deadline restarts when the process runs again."""
     time = _Time()
     with capture_logs() as lines:
         silence = BrokerLiveness(logs.get("bus"), time)

@@ -61,7 +61,7 @@ def test_a_chosen_port_is_not_given_to_a_program_that_asks_for_any(systems: Path
     assert all(10_000 <= port < 10_100 for port in chosen)
 
 
-def test_nothing_is_chosen_of_what_somebody_listens_on(systems: Path, monkeypatch: pytest.MonkeyPatch):
+def test_no_port_in_use_is_chosen(systems: Path, monkeypatch: pytest.MonkeyPatch):
     systems.write_text("1\t1\n")
     with socket.socket() as other:
         other.bind((LOOPBACK, 0))

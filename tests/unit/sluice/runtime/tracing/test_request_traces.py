@@ -120,14 +120,14 @@ def test_spans_of_two_services_are_one_trace(book, recorded, spans):
 
 
 def test_what_is_no_requests_is_no_trace(book, spans):
-    """Readings of GPUs and periodic pulls would hide the one trace that somebody looks for."""
+    """Readings of GPUs and periodic pulls would hide the one trace under search."""
     with book.span("ReadGpu"):
         pass
     assert spans() == ()
 
 
 def test_a_pull_is_in_the_trace_of_the_news_once(book, spans):
-    """A trace must not grow without end by periodic pulls of the same node."""
+    """A trace would grow without end by periodic pulls of the same node."""
     book.remember("", ROOT, "sluice.node.a")
     parents = [book.at_once("sluice.node.a"), book.at_once("sluice.node.a")]
     assert parents == [root_traceparent("r1"), ""]
