@@ -4,9 +4,9 @@ import re
 from hashlib import sha256
 
 DNS_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-DNS_SUBDOMAIN = rf"{DNS_LABEL}(?:\.{DNS_LABEL})*"
+DNS_SUBDOMAIN = r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*"
 """Patterns of objects' names (https://kubernetes.io/docs/concepts/overview/working-with-objects/names/); a subdomain
-has at most 253 characters."""
+has at most 253 characters, and Kubernetes limits no part of it (apimachinery, validation.IsDNS1123Subdomain)."""
 DOMAIN = "sluice.dev"
 GATE = "sluice.dev/slice"
 """The scheduling gate that holds a pod until its slice is granted."""

@@ -53,3 +53,12 @@ def test_one_wrong_document_refuses_only_itself():
 def test_a_text_that_cannot_be_read_is_refused_whole(text, limits, reason):
     found = read(text, **limits)
     assert found.reason is reason
+
+
+@pytest.mark.parametrize(
+    ("name", "is_right"), [("a" * 253, True), ("a" * 100 + ".b", True), ("a" * 254, False), ("a.", False)]
+)
+def test_a_pod_may_have_every_name_that_kubernetes_lets_it_have(name, is_right):
+    """A training job's long name would be refused here and run in the cluster."""
+    (found,) = pods(POD.format(name=name))
+    assert (found.refusal is None) is is_right
