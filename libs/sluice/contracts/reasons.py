@@ -43,6 +43,10 @@ class RefusalReason(_Reason):
     DUPLICATE_POD = "DuplicatePod"
 
 
+_SHORTENED_MAX = 150
+"""A value that was shortened where it was read has at most so many characters, and is not shortened again."""
+
+
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """One refusal: which `field`, spelled as the person wrote it, holds which `value`, and what is `allowed`."""
 
@@ -53,7 +57,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     allowed: str = ""
 
     def sentence(self) -> str:
-        where = f"{self.field} = {shorten(self.value)!r}: " if self.field else ""
+        where = f"{self.field} = {shorten(self.value, _SHORTENED_MAX)!r}: " if self.field else ""
         right = f" (allowed: {self.allowed})" if self.allowed else ""
         return f"{where}{self.message}{right}"
 
