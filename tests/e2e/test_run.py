@@ -190,11 +190,11 @@ async def test_a_key_of_the_terminal_reaches_the_command_once(shared):
             while said.count(words) < count:
                 said += (await asyncio.to_thread(os.read, far, 4096)).decode()
 
-    shell = "trap 'echo heard' INT; echo ready; while :; do sleep 0.1; done"
+    shell = "trap 'echo heard' INT; echo trapping; while :; do sleep 0.1; done"
     command = (sys.executable, "-c", ON_TERMINAL, *RUN, "--", "sh", "-c", shell)
     run = psutil.Popen(command, env=shared.environment, stdin=near, stdout=near, stderr=near)
     try:
-        await until("ready", 1)
+        await until("trapping", 1)
         for number in (1, 2):
             os.write(far, b"\x03")
             await until("heard", number)

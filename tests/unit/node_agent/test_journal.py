@@ -180,10 +180,10 @@ def test_the_largest_journal_is_rewritten_before_it_is_too_long_to_be_read(tmp_p
     """Its records fill a third of that. An agent that let it grow would not trust its own journal at its next start."""
     journal = Journal(tmp_path / "n1", "n1")
     path = tmp_path / "n1" / "journal"
-    journal.append([_stone(number) for number in range(1200)])
+    append(journal, [_stone(number) for number in range(1200)])
     third = path.stat().st_size
     for revision in range(2, 9):
-        journal.append([_stone(number, revision) for number in range(1200)])
+        append(journal, [_stone(number, revision) for number in range(1200)])
         assert path.stat().st_size <= 3 * third
     journal.close()
 
