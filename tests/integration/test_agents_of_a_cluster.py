@@ -110,4 +110,6 @@ async def test_a_reading_at_any_server_has_all_that_was_acknowledged(tmp_path: P
         for url in three.urls:
             async with three.reading(url, "sluice.cordon.>") as view:
                 await view.until(lambda view: view.caught_up > 0)
-                assert (view.known, len(view.starts)) == ({}, 1), "a heartbeat says that it is complete"
+                assert view.known == {}
+                # A second one where the first pull came before its server knew of the consumer (503).
+                assert len(view.starts) <= 2, "a heartbeat says that it is complete"
