@@ -35,6 +35,9 @@ TAKEN_IN_S = 2.0
 UNSENT_S = 2.0
 """So long a decided grant may wait for the answer to an earlier write of its node's ledger."""
 
+UNSURE_S = 0.005
+"""When a grant was decided that waited for such an answer is known to so much, by what was sent meanwhile."""
+
 
 def with_apart(plan: "Plan", seeds: float = APART_SEEDS) -> "Plan":
     """In some seeds some pods say so: drawn apart, so that all else of a seed stays what it is without."""
@@ -149,7 +152,7 @@ class ApartJudge:
         there = [
             self._pod(told.requests[other.request].name)
             for other in self._known(host.run, told, booking.node)
-            if told.heard_at.get(other.request, decided) < decided
+            if told.heard_at.get(other.request, decided) < decided - UNSURE_S
             and self._stands(other)
             and other.request != booking.request
             and other.allocation not in grant.after
