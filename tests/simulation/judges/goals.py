@@ -50,11 +50,13 @@ class Goals:
         """Which nodes hand devices over by ResourceClaim."""
 
     def _values(self) -> dict[str, msg.AnyMessage | None]:
-        now = self.broker.clockwork.now
+        """Last values. A binding of before a wipe that landed late binds nothing (P-063)."""
+        now, current = self.broker.clockwork.now, {"", self.broker.values.incarnation(Stream.BOOK)}
         return {
             entry.subject: entry.message
             for stream in (Stream.BOOK, Stream.STATE)
             for entry in self.broker.values.snapshot(stream, (), now)
+            if not isinstance(entry.message, msg.Bound) or entry.message.incarnation in current
         }
 
     # -- all answered, nothing leaked -----------------------------------------------------------------------------
