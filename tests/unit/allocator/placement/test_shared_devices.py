@@ -1,5 +1,6 @@
 """Homes of shares: what fits beside what, and what is left."""
 
+from collections import Counter
 from dataclasses import replace
 
 import msgspec
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.contracts.ids import AllocationId, RequestId
-from sluice.contracts.messages import Share
+from sluice.contracts.messages import Claim, Share
 from sluice.contracts.reasons import WaitReason
 from sluice.mig.share_width import width_percent
 from sluice_allocator.core.placement import NoPlace
@@ -32,6 +33,10 @@ def _fractional(sm_partition: int, memory_mib: int = 1000, quota_permille: int =
 
 def _mps(memory_mib: int) -> Share:
     return Share(mode="mps", uid=0, memory_mib=memory_mib)
+
+
+def _mps_claim(memory_mib: int) -> Claim:
+    return claim(modes=("mps",), memory_mib=memory_mib)
 
 
 def _home(size: SharedDeviceSize, *shares: Share, mode: ShareMode = "fractional") -> SharedDevice:
@@ -200,13 +205,32 @@ def test_no_tenant_joins_a_home_that_overlaps_what_another_allocator_booked() ->
     assert not isinstance(shop.ask(ask, namespace="den"), NoPlace)
 
 
-def test_a_home_that_has_room_is_not_said_to_be_of_other_users():
+@pytest.mark.parametrize(
+    ("mig", "taken", "asked", "rest"),
+    [
+        (False, [share_of(30)], share_of(30), claim()),
+        (True, [_mps_claim(4000), _mps_claim(15000)], _mps_claim(500), claim(profile="7g.40gb")),
+    ],
+    ids=["a GPU", "instances of two profiles"],
+)
+def test_a_home_that_has_room_is_not_said_to_be_of_other_users(mig, taken, asked, rest):
     """A user would look for a tenant that does not exist: what is missing is the whole GPU."""
-    shop = Shop(node("n1", 1, mig=False))
-    shop.take(share_of(30))
-    why = shop.ask(share_of(30), claim())
+    shop = Shop(node("n1", 1, mig=mig))
+    assert all(shop.take(each) for each in taken)
+    others = WaitReason.GPU_OTHER_TRUST_DOMAIN
+    assert _counts(shop.ask(asked, rest))[others] == 0
+    assert _counts(shop.ask(asked, rest, namespace="lab"))[others] == len(taken)
+
+
+def test_homes_of_other_users_are_said_beside_own_ones_of_another_profile():
+    """Who waits would not learn that a tenant holds the other instance."""
+    shop = Shop(node("n1", 1))
+    assert shop.take(_mps_claim(4000))
+    assert shop.take(_mps_claim(15000), namespace="lab")
+    assert {device.profile for device in shop.all_devices()} == {"1g.10gb", "3g.20gb"}
+    assert _counts(shop.ask(_mps_claim(500), claim(profile="7g.40gb")))[WaitReason.GPU_OTHER_TRUST_DOMAIN] == 1
+
+
+def _counts(why):
     assert isinstance(why, NoPlace)
-    assert WaitReason.GPU_OTHER_TRUST_DOMAIN not in {each.reason for each in why.reasons}
-    why = shop.ask(share_of(30), namespace="lab")
-    assert isinstance(why, NoPlace)
-    assert WaitReason.GPU_OTHER_TRUST_DOMAIN in {each.reason for each in why.reasons}
+    return Counter({each.reason: each.count for each in why.reasons})

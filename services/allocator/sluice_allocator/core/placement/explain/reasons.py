@@ -190,20 +190,20 @@ def _why_not_node(context: SearchContext, spec: DeviceSpec, node: Node, bucket: 
 def _tally_homes(context: SearchContext, spec: DeviceSpec, group: NodeClass, sample: Gpu, tally: Tally) -> None:
     """Count existing homes: too full, or of another trust domain. One GPU may have several instances."""
     kind, model = sample.kind, sample.report.model
-    own: Counter[str] = Counter()
+    own: Counter[str | None] = Counter()  # by profile
     full: Tally = Counter()
     for mode in _shared_modes(spec):
         for key in group.homes_of.get((spec.domain, mode), ()):
             if key[2] == kind:
                 of = model if key[3] is None else f"homes on {model}"
                 for reason, count in _why_no_home(context, spec, group.homes[key], mode, sample):
-                    own[of] += count
+                    own[key[3]] += count
                     if reason is not None:
                         full[reason, of, group.words] += count
     for (of_kind, profile), count in group.home_count.items():
         if of_kind == kind and _shared_modes(spec):
             of = model if profile is None else f"homes on {model}"
-            if others := count - own[of]:
+            if others := count - own[profile]:
                 tally[WaitReason.GPU_OTHER_TRUST_DOMAIN, of, group.words] += others
     tally.update(full)
 
