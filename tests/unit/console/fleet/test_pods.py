@@ -215,3 +215,12 @@ def test_the_allocators_word_is_not_told_twice(make):
     newer = msgspec.structs.replace(now, message="waits: fuller", waiting=0)
     other = shown(show_story, StoryDocument(pod=pod, steps=(), standing=newer)).splitlines()
     assert other[1:3] == ["now: waits: full", "  the allocator says now: waits: fuller"]
+
+
+def test_a_binding_of_before_a_wipe_does_not_make_a_waiting_pod_look_bound(make):
+    """It landed late, in the emptied broker. Its owner would look for what a pod does that waits."""
+    late, now = make.bound(incarnation="1"), make.pending("full", FULL)
+    fleet_state = make.fleet_state(request=make.asked(), binding=late, waiting=now)
+    assert only(fleet_state).state == "bound"
+    fleet_state.incarnation = "2"
+    assert (only(fleet_state).state, fleet_state.bindings()) == ("waiting", {})

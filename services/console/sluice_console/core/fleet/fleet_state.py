@@ -40,7 +40,7 @@ class FleetState:
         prefix = f"sluice.{kind}."
         for subject in sorted(subject for subject in self.values if subject.startswith(prefix)):
             message = self.values[subject]
-            if isinstance(message, type_):
+            if isinstance(message, type_) and self._is_current(message):
                 try:
                     address = parse(subject)
                 except SubjectError:
@@ -53,7 +53,11 @@ class FleetState:
             message = self.values.get(guarded(kind, *key).subject)
         except SubjectError:
             return None
-        return message if isinstance(message, type_) else None
+        return message if isinstance(message, type_) and self._is_current(message) else None
+
+    def _is_current(self, message: object) -> bool:
+        """Whether it counts: a binding of before a wipe that landed late binds nothing (P-063)."""
+        return not (isinstance(message, Bound) and self.incarnation) or message.incarnation in {"", self.incarnation}
 
     def inventories(self) -> dict[str, NodeInventory]:
         """The last snapshot of each node that was not removed, by node name."""
