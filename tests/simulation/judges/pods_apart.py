@@ -148,11 +148,13 @@ class ApartJudge:
         told.sent[booking.allocation] = booking
 
     def _check(self, host: Host, told: Told, grant: msg.Grant, pod: Pod, number: int) -> None:
-        booking, decided = grant.booking, min(at for later, at in told.operations.items() if later >= number)
+        booking, now = grant.booking, self._books.clockwork.now
+        decided = min(at for later, at in told.operations.items() if later >= number)
+        known_until = decided - UNSURE_S if decided < now else now
         there = [
             self._pod(told.requests[other.request].name)
             for other in self._known(host.run, told, booking.node)
-            if told.heard_at.get(other.request, decided) < decided - UNSURE_S
+            if told.heard_at.get(other.request, known_until) < known_until
             and self._stands(other)
             and other.request != booking.request
             and other.allocation not in grant.after
