@@ -67,9 +67,8 @@ class Puller:
         """Start without channels. With a certificate, an agent must prove that it is its node's."""
         self._clock, self._timeout_s, self._channels_max, self._security = clock, timeout_s, channels_max, security
         self._traces = traces or RequestTraces()
-        self._refused: BoundedDict[NodeName, str] = BoundedDict(
-            channels_max
-        )  # problems of a node's certificate, or of ours, as logged
+        self._refused: BoundedDict[NodeName, str] = BoundedDict(channels_max)
+        """Problems of a node's certificate, or of ours, as logged."""
         self._channels: OrderedDict[NodeName, _AgentChannel] = OrderedDict()
         self._known: BoundedDict[NodeName, NodeSnapshot] = BoundedDict(channels_max)
         """The last readable snapshot of each node: most agents have nothing newer to say."""

@@ -17,10 +17,8 @@ def as_text(document: Document, form: OutputFormat, *, one_line: bool = False) -
     if form == "yaml":
         import yaml  # noqa: PLC0415 - only those who ask for YAML wait for it
 
-        plain = msgspec.to_builtins(document)
-        text = yaml.dump(
-            plain, Dumper=yaml.SafeDumper, sort_keys=False, allow_unicode=sys.stdout.encoding == "utf-8", width=4096
-        )
+        plain, is_utf8 = msgspec.to_builtins(document), (sys.stdout.encoding or "").lower() in {"utf-8", "utf8"}
+        text = yaml.dump(plain, Dumper=yaml.SafeDumper, sort_keys=False, allow_unicode=is_utf8, width=4096)
         return f"---\n{text}" if one_line else text
     encoded = msgspec.json.encode(document)
     return (encoded if one_line else msgspec.json.format(encoded, indent=2)).decode() + "\n"
